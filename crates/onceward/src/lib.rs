@@ -1,0 +1,6 @@
+//! Makes a retried write happen once.
+
+mod digest;
+mod secret;
+
+pub use secret::{Secret, SecretTooShort};
