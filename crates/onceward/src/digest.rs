@@ -9,8 +9,10 @@ use sha2::{Digest as _, Sha256};
 use crate::Secret;
 
 /// A hash under way. `domain` keeps hashes made for different purposes apart even where their parts agree.
+#[derive(Clone)]
 pub(crate) struct Digest(Kind);
 
+#[derive(Clone)]
 enum Kind {
     Plain(Sha256),
     // Boxed: the keyed state is three times the plain one, and most installations have no secret.
@@ -31,6 +33,17 @@ impl Digest {
     pub(crate) fn part(&mut self, bytes: &[u8]) {
         self.raw(&(bytes.len() as u64).to_le_bytes());
         self.raw(bytes);
+    }
+
+    /// Adds a part that may be absent, which is not the same as empty.
+    pub(crate) fn optional(&mut self, bytes: Option<&[u8]>) {
+        match bytes {
+            None => self.raw(&[0]),
+            Some(bytes) => {
+                self.raw(&[1]);
+                self.part(bytes);
+            }
+        }
     }
 
     fn raw(&mut self, bytes: &[u8]) {

@@ -1,0 +1,145 @@
+//! Fingerprints: is this the request that the key was first used for?
+//!
+//! A key alone does not say what a client wants. The fingerprint does: a hash of method, path, query, chosen headers,
+//! content type and body, stored with the key. A retry has the same one, even if it was serialized anew with its
+//! members in another order; a request that reuses the key for something else has another, and is refused.
+//!
+//! Every doubt is resolved towards *different*, because a request that is refused can be corrected and one that is
+//! answered with somebody else's reply cannot: what does not parse cleanly is compared by its bytes.
+
+mod canonical;
+mod content;
+mod form;
+mod multipart;
+mod pointer;
+mod profile;
+
+use std::fmt;
+
+use serde::{Deserialize, Serialize};
+
+pub use canonical::{MAX_BYTES, NotCanonical, Numbers, WORST_GROWTH, canonicalize};
+pub use pointer::PointerError;
+pub use profile::{Builder, Headers, Parts, Profile, ProfileError};
+
+use crate::{Secret, digest::Digest};
+
+/// What a request asks for, as 32 bytes; and under which rules they were made.
+///
+/// ```
+/// use onceward::fingerprint::{Comparison, Fingerprint};
+///
+/// let first = Fingerprint::of_bytes(b"charge 10 EUR");
+/// assert_eq!(first.compare(&Fingerprint::of_bytes(b"charge 10 EUR")), Comparison::Same);
+/// assert_eq!(first.compare(&Fingerprint::of_bytes(b"charge 99 EUR")), Comparison::Different);
+/// ```
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
+pub struct Fingerprint {
+    profile: ProfileId,
+    digest: [u8; 32],
+}
+
+/// Names a set of fingerprint rules. Fingerprints made under different rules say nothing about each other.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
+pub struct ProfileId([u8; 8]);
+
+/// What two fingerprints say about their requests.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum Comparison {
+    /// The same request.
+    Same,
+    /// Another request.
+    Different,
+    /// Made under different rules, or under none: no telling.
+    Incomparable,
+}
+
+impl ProfileId {
+    /// Comparable with nothing, itself included: for records whose request was never seen.
+    pub const NONE: Self = Self([0; 8]);
+
+    /// Of [`Fingerprint::of_bytes`], which has no settings that a hash could be made of.
+    const OPAQUE: Self = Self(*b"opaque-1");
+
+    /// As stored.
+    pub const fn from_bytes(bytes: [u8; 8]) -> Self {
+        Self(bytes)
+    }
+
+    /// To be stored.
+    pub const fn as_bytes(&self) -> &[u8; 8] {
+        &self.0
+    }
+
+    fn of_digest(digest: [u8; 32]) -> Self {
+        let [a, b, c, d, e, f, g, h, ..] = digest;
+        Self([a, b, c, d, e, f, g, h])
+    }
+}
+
+impl Fingerprint {
+    /// Put together from its stored parts.
+    pub const fn new(profile: ProfileId, digest: [u8; 32]) -> Self {
+        Self { profile, digest }
+    }
+
+    /// Of a payload that is no HTTP request: equal bytes, equal fingerprint.
+    pub fn of_bytes(payload: &[u8]) -> Self {
+        let mut digest = Digest::new(None, "onceward opaque fingerprint");
+        digest.part(payload);
+        Self::new(ProfileId::OPAQUE, digest.finish())
+    }
+
+    /// Like [`Self::of_bytes`], but whoever reads the database cannot confirm a guessed payload.
+    pub fn of_bytes_keyed(payload: &[u8], secret: &Secret) -> Self {
+        let verifier = Digest::new(Some(secret), "onceward opaque fingerprint profile").finish();
+        let mut digest = Digest::new(Some(secret), "onceward opaque fingerprint");
+        digest.part(payload);
+        Self::new(ProfileId::of_digest(verifier), digest.finish())
+    }
+
+    /// Under which rules it was made.
+    pub const fn profile(&self) -> ProfileId {
+        self.profile
+    }
+
+    /// The hash itself.
+    pub const fn digest(&self) -> &[u8; 32] {
+        &self.digest
+    }
+
+    /// Whether both are of the same request, as far as they can tell.
+    ///
+    /// ```
+    /// use onceward::fingerprint::{Comparison, Fingerprint, ProfileId};
+    ///
+    /// let unseen = Fingerprint::new(ProfileId::NONE, [0; 32]);
+    /// assert_eq!(unseen.compare(&unseen), Comparison::Incomparable);
+    /// ```
+    pub fn compare(&self, other: &Self) -> Comparison {
+        if self.profile != other.profile || self.profile == ProfileId::NONE {
+            Comparison::Incomparable
+        } else if self.digest == other.digest {
+            Comparison::Same
+        } else {
+            Comparison::Different
+        }
+    }
+}
+
+impl fmt::Debug for ProfileId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "ProfileId({:016x})", u64::from_be_bytes(self.0))
+    }
+}
+
+/// Shortened: enough to tell two apart in a log, too little to confirm a guessed body by.
+impl fmt::Debug for Fingerprint {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let [a, b, c, d, ..] = self.digest;
+        write!(f, "Fingerprint(#{a:02x}{b:02x}{c:02x}{d:02x})")
+    }
+}
+
+#[cfg(test)]
+mod tests;

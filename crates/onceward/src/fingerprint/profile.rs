@@ -1,0 +1,272 @@
+//! The rules a fingerprint is made under, and the request they are applied to.
+
+use std::{cell::Cell, fmt};
+
+use super::{
+    Fingerprint, ProfileId,
+    canonical::{Numbers, Rules, Scratch},
+    content::{ContentType, Encoding, Kind},
+    form, multipart,
+    pointer::{Pointer, PointerError},
+};
+use crate::{Secret, digest::Digest};
+
+/// Rises whenever the same request under the same settings would get another fingerprint than before: then old records
+/// are recognised as made under other rules, instead of being refused as other requests.
+const ALGORITHM: u64 = 1;
+
+/// A request, borrowed from whoever received it.
+#[derive(Clone, Copy)]
+pub struct Parts<'a> {
+    /// As sent; methods are case-sensitive.
+    pub method: &'a str,
+    /// As sent: `/a%62` and `/ab` are different, because an upstream may think so.
+    pub path: &'a str,
+    /// Without its question mark. `/a` and `/a?` are different, as they are to RFC 3986.
+    pub query: Option<&'a str>,
+    /// Among them `content-type` and `content-encoding`, which say how the body is to be read.
+    pub headers: &'a dyn Headers,
+    /// All of it, as sent.
+    pub body: &'a [u8],
+}
+
+/// Where the values of a header are found. A trait, so that any header map can be asked in place.
+pub trait Headers {
+    /// Hands each value of the header `name`, given in lower case, to `value`, in the order they came.
+    fn each<'a>(&'a self, name: &str, value: &mut dyn FnMut(&'a [u8]));
+}
+
+/// Names may be in any case.
+impl<const N: usize> Headers for [(&str, &[u8]); N] {
+    fn each<'a>(&'a self, name: &str, value: &mut dyn FnMut(&'a [u8])) {
+        self.iter().filter(|(other, _)| name.eq_ignore_ascii_case(other)).for_each(|(_, found)| value(found));
+    }
+}
+
+/// Rules for fingerprints: which headers count, what is left out of JSON bodies, and whether the hash is keyed.
+///
+/// ```
+/// use onceward::fingerprint::{Comparison, Parts, Profile};
+///
+/// let profile = Profile::builder().ignore(["/sent_at"]).build()?;
+/// let fingerprint = |body: &str| {
+///     let headers = [("content-type", &b"application/json"[..])];
+///     let (method, path) = ("POST", "/payments");
+///     profile.fingerprint(&Parts { method, path, query: None, headers: &headers, body: body.as_bytes() })
+/// };
+/// let first = fingerprint(r#"{"amount": 10, "currency": "EUR", "sent_at": 1}"#);
+/// let retry = fingerprint(r#"{"currency":"EUR","amount":10.0,"sent_at":2}"#);
+/// let other = fingerprint(r#"{"currency":"EUR","amount":99}"#);
+/// assert_eq!(first.compare(&retry), Comparison::Same);
+/// assert_eq!(first.compare(&other), Comparison::Different);
+/// # Ok::<(), onceward::fingerprint::ProfileError>(())
+/// ```
+#[derive(Clone)]
+pub struct Profile {
+    id: ProfileId,
+    headers: Box<[Box<str>]>,
+    ignored: Box<[Pointer]>,
+    max_depth: usize,
+    /// Already holds the secret and the domain, which would otherwise be hashed anew for every request.
+    seed: Digest,
+}
+
+/// Collects the settings of a [`Profile`].
+#[derive(Clone, Default)]
+pub struct Builder {
+    headers: Vec<String>,
+    ignored: Vec<String>,
+    max_depth: Option<usize>,
+    secret: Option<Secret>,
+}
+
+/// A setting that breaks a rule.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum ProfileError {
+    /// Such a header can never come.
+    #[error("{name:?} is not a header name: use letters, digits and hyphens")]
+    HeaderName {
+        /// The name as given.
+        name: String,
+    },
+    /// Not a pointer, or one to everything.
+    #[error(transparent)]
+    Pointer(#[from] PointerError),
+    /// Above [`Profile::MAX_IGNORED`].
+    #[error(
+        "{found} pointers are ignored, but at most {} can be: ignore a common parent instead",
+        Profile::MAX_IGNORED
+    )]
+    TooManyPointers {
+        /// How many there are.
+        found: usize,
+    },
+}
+
+impl Builder {
+    /// Headers whose values are part of the request; case does not matter.
+    pub fn headers<S: Into<String>>(mut self, names: impl IntoIterator<Item = S>) -> Self {
+        self.headers.extend(names.into_iter().map(Into::into));
+        self
+    }
+
+    /// JSON pointers (RFC 6901) to what is left out of JSON bodies, as if it had not been sent. A number names an
+    /// element of an array by its place. A body that is compared by its bytes is compared whole.
+    pub fn ignore<S: Into<String>>(mut self, pointers: impl IntoIterator<Item = S>) -> Self {
+        self.ignored.extend(pointers.into_iter().map(Into::into));
+        self
+    }
+
+    /// Keys the hash. Another secret is another profile.
+    pub fn secret(mut self, secret: Secret) -> Self {
+        self.secret = Some(secret);
+        self
+    }
+
+    /// Deeper JSON is compared by its bytes; [`Profile::MAX_DEPTH`] unless said otherwise.
+    pub fn max_depth(mut self, containers: usize) -> Self {
+        self.max_depth = Some(containers);
+        self
+    }
+
+    /// Checks the settings.
+    pub fn build(self) -> Result<Profile, ProfileError> {
+        let mut headers = Vec::new();
+        for name in self.headers {
+            if !is_token(&name) {
+                return Err(ProfileError::HeaderName { name });
+            }
+            headers.push(name.to_ascii_lowercase().into_boxed_str());
+        }
+        headers.sort_unstable();
+        headers.dedup();
+
+        let mut ignored =
+            self.ignored.iter().map(|source| Pointer::parse(source)).collect::<Result<Vec<_>, _>>()?;
+        ignored.sort_unstable_by(|left, right| left.as_str().cmp(right.as_str()));
+        ignored.dedup();
+        if ignored.len() > Profile::MAX_IGNORED {
+            return Err(ProfileError::TooManyPointers { found: ignored.len() });
+        }
+
+        let max_depth = self.max_depth.unwrap_or(Profile::MAX_DEPTH);
+        let secret = self.secret.as_ref();
+        // Keyed where there is a secret, so the id tells one secret from another and gives neither away.
+        let mut id = Digest::new(secret, "onceward fingerprint profile");
+        id.part(&ALGORITHM.to_le_bytes());
+        id.part(&(max_depth as u64).to_le_bytes());
+        id.part(&(headers.len() as u64).to_le_bytes());
+        headers.iter().for_each(|name| id.part(name.as_bytes()));
+        ignored.iter().for_each(|pointer| id.part(pointer.as_str().as_bytes()));
+        Ok(Profile {
+            id: ProfileId::of_digest(id.finish()),
+            headers: headers.into(),
+            ignored: ignored.into(),
+            max_depth,
+            seed: Digest::new(secret, "onceward fingerprint"),
+        })
+    }
+}
+
+impl Profile {
+    /// No serializer nests further on purpose, and it is what widespread parsers allow.
+    pub const MAX_DEPTH: usize = 128;
+
+    /// Pointers are followed in the bits of one 64-bit word.
+    pub const MAX_IGNORED: usize = 64;
+
+    /// No headers, nothing ignored, no secret.
+    pub fn builder() -> Builder {
+        Builder::default()
+    }
+
+    /// Names these rules: equal settings have equal ids, everywhere and for ever.
+    pub fn id(&self) -> ProfileId {
+        self.id
+    }
+
+    /// The fingerprint of a request under these rules.
+    pub fn fingerprint(&self, request: &Parts<'_>) -> Fingerprint {
+        let mut digest = self.seed.clone();
+        digest.part(request.method.as_bytes());
+        digest.part(request.path.as_bytes());
+        digest.optional(request.query.map(str::as_bytes));
+        for name in &self.headers {
+            request.headers.each(name, &mut |value| digest.optional(Some(value)));
+            digest.optional(None);
+        }
+        let content = ContentType::of(request.headers);
+        content.hash(&mut digest);
+        let encoding = Encoding::of(request.headers);
+        encoding.hash(&mut digest);
+        let kind = if encoding.is_none() { content.kind() } else { Kind::Raw };
+        self.hash_body(kind, request.body, &mut digest);
+        Fingerprint::new(self.id, digest.finish())
+    }
+
+    /// The body comes last, so nothing that follows can be mistaken for a part of it.
+    fn hash_body(&self, kind: Kind<'_>, body: &[u8], digest: &mut Digest) {
+        let understood = match kind {
+            Kind::Json => self.hash_json(body, digest),
+            Kind::Form => form::hash(body, digest),
+            Kind::Multipart(boundary) => multipart::hash(boundary, body, digest),
+            Kind::Raw => None,
+        };
+        if understood.is_none() {
+            digest.part(b"raw");
+            digest.part(body);
+        }
+    }
+
+    fn hash_json(&self, body: &[u8], digest: &mut Digest) -> Option<()> {
+        thread_local! {
+            static SCRATCH: Cell<Scratch> = Cell::default();
+        }
+        // A thread that is ending has no scratch any more, and needs none.
+        let mut scratch = SCRATCH.try_with(Cell::take).unwrap_or_default();
+        let rules = Rules { numbers: Numbers::Exact, max_depth: self.max_depth, ignored: &self.ignored };
+        let understood = scratch.canonicalize(body, rules).ok().map(|text| {
+            digest.part(b"json");
+            digest.part(text);
+        });
+        if scratch.is_small() {
+            let _ = SCRATCH.try_with(|kept| kept.set(scratch));
+        }
+        understood
+    }
+}
+
+impl fmt::Debug for Profile {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Profile")
+            .field("id", &self.id)
+            .field("headers", &self.headers)
+            .field("ignored", &self.ignored)
+            .field("max_depth", &self.max_depth)
+            .finish_non_exhaustive()
+    }
+}
+
+impl fmt::Debug for Builder {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Builder")
+            .field("headers", &self.headers)
+            .field("ignored", &self.ignored)
+            .finish_non_exhaustive()
+    }
+}
+
+impl fmt::Debug for Parts<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Parts")
+            .field("method", &self.method)
+            .field("path", &self.path)
+            .finish_non_exhaustive()
+    }
+}
+
+fn is_token(name: &str) -> bool {
+    !name.is_empty()
+        && name.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"!#$%&'*+-.^_`|~".contains(&byte))
+}
