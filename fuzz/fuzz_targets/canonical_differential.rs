@@ -14,8 +14,11 @@ fuzz_target!(|text: &[u8]| {
         .and_then(|value| serde_json_canonicalizer::to_vec(&value));
     match (ours, theirs) {
         (Ok(ours), Ok(theirs)) => assert_eq!(
-            ours, theirs,
-            "{} against {}", String::from_utf8_lossy(&ours), String::from_utf8_lossy(&theirs),
+            ours,
+            theirs,
+            "{} against {}",
+            String::from_utf8_lossy(&ours),
+            String::from_utf8_lossy(&theirs),
         ),
         (Err(NotCanonical::DuplicateName { .. } | NotCanonical::TooDeep { .. }), _) | (Err(_), Err(_)) => {}
         (Ok(_), Err(error)) => panic!("only Onceward accepts it: {error}"),

@@ -54,6 +54,10 @@ impl<'a> ContentType<'a> {
 
     pub(super) fn kind(&self) -> Kind<'a> {
         let Self::One { essence, parameters } = *self else { return Kind::Raw };
+        // A list of types, or anything else that is no type, promises nothing about the body.
+        if essence.iter().any(|byte| !byte.is_ascii_graphic() || b",\"".contains(byte)) {
+            return Kind::Raw;
+        }
         let is = |other: &[u8]| essence.eq_ignore_ascii_case(other);
         let begins =
             |prefix: &[u8]| essence.get(..prefix.len()).is_some_and(|it| it.eq_ignore_ascii_case(prefix));
@@ -152,7 +156,9 @@ mod tests {
         for value in ["application/json", "Application/JSON; charset=utf-8", "application/vnd.api+json;v=1"] {
             assert_eq!(kind(value), Kind::Json, "{value}");
         }
-        for value in ["application/jsonp", "text/json", "json", "", "application/json-seq"] {
+        for value in
+            ["application/jsonp", "text/json", "json", "", "application/json-seq", "text/plain, a/b+json"]
+        {
             assert_eq!(kind(value), Kind::Raw, "{value}");
         }
     }

@@ -18,7 +18,7 @@ use std::fmt;
 
 use serde::{Deserialize, Serialize};
 
-pub use canonical::{MAX_BYTES, NotCanonical, Numbers, WORST_GROWTH, canonicalize};
+pub use canonical::{MAX_CANONICAL_BYTES, NotCanonical, Numbers, WORST_GROWTH, canonicalize};
 pub use pointer::PointerError;
 pub use profile::{Builder, Headers, Parts, Profile, ProfileError};
 

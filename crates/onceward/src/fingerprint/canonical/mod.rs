@@ -74,8 +74,8 @@ pub enum NotCanonical {
         /// Offset just after the number.
         at: usize,
     },
-    /// Longer than [`MAX_BYTES`].
-    #[error("the text has {found} bytes, more than the {MAX_BYTES} that have a canonical form")]
+    /// Longer than [`MAX_CANONICAL_BYTES`].
+    #[error("the text has {found} bytes, more than the {MAX_CANONICAL_BYTES} that have a canonical form")]
     TooLong {
         /// Its length.
         found: usize,
@@ -83,7 +83,7 @@ pub enum NotCanonical {
 }
 
 /// Offsets are kept in 32 bits, and a text of `1e20`s may grow fivefold: this leaves room for both.
-pub const MAX_BYTES: usize = 256 << 20;
+pub const MAX_CANONICAL_BYTES: usize = 256 << 20;
 
 /// Memory taken beside a body, in multiples of its length, where a body was made to take the most: `[1e20,1e20,…]`
 /// grows 4.4 times in writing, and many short members cost 24 bytes of notes for 6 of text, in vectors that double.
@@ -134,11 +134,12 @@ pub(super) struct Scratch {
     sorted: Vec<u8>,
 }
 
-/// A member of an object, or an element of an array that ignored pointers lead into; offsets are into `text`.
+/// A member of an object, or a stretch of elements of an array that ignored pointers lead into; offsets are into
+/// `text`.
 #[derive(Clone, Copy)]
 struct Member {
     start: u32,
-    /// Just after the closing quote of the name; `start` for an element.
+    /// Just after the closing quote of the name; `start` for elements.
     name_end: u32,
     end: u32,
     /// The first container within the value.
@@ -169,7 +170,7 @@ impl Scratch {
     const KEPT_BYTES: usize = 256 << 10;
 
     pub(super) fn canonicalize(&mut self, bytes: &[u8], rules: Rules<'_>) -> Result<&[u8], NotCanonical> {
-        if bytes.len() > MAX_BYTES {
+        if bytes.len() > MAX_CANONICAL_BYTES {
             return Err(NotCanonical::TooLong { found: bytes.len() });
         }
         let source =
@@ -200,7 +201,7 @@ impl Scratch {
     }
 }
 
-/// Offsets fit 32 bits because of [`MAX_BYTES`]; were that ever wrong, slicing would fail rather than wrap.
+/// Offsets fit 32 bits because of [`MAX_CANONICAL_BYTES`]; were that ever wrong, slicing would fail rather than wrap.
 fn offset(position: usize) -> u32 {
     u32::try_from(position).unwrap_or(u32::MAX)
 }

@@ -66,13 +66,13 @@ impl<'a> Number<'a> {
 
     /// Whether [`Self::push_exact`] would write just what was read; false is always safe.
     pub(super) fn is_exact_form(&self) -> bool {
-        let is_zero = self.whole == b"0";
-        self.exponent.is_empty()
-            && self.whole.len() <= MOST_WHOLE_DIGITS
-            && match self.fraction {
-                [] => !(is_zero && self.negative),
-                [first, ..] => !self.fraction.ends_with(b"0") && !(is_zero && *first == b'0'),
-            }
+        let below_one = self.whole == b"0";
+        let as_written = match self.fraction {
+            [] => !below_one || !self.negative,
+            [.., b'0'] => false,
+            [first, ..] => !below_one || *first != b'0',
+        };
+        as_written && self.exponent.is_empty() && self.whole.len() <= MOST_WHOLE_DIGITS
     }
 
     /// Whether [`Self::push_double`] would write just what was read; false is always safe. Fifteen digits always

@@ -178,6 +178,11 @@ impl Scanner<'_> {
         open.elements += 1;
         let (leads, fate) = follow(self.rules.ignored, open.leads, depth, |token| token.is_index(index));
         self.leads = leads;
+        let first = open.first;
+        // Neighbours of one fate are noted as one stretch, so that a long array costs no more than its pointers.
+        if self.out.pending[first..].last().is_some_and(|before| before.fate == fate) {
+            return;
+        }
         let start = self.position();
         let container = offset(self.out.containers.len());
         let spelling = Spelling::Plain;

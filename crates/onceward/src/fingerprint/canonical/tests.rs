@@ -222,11 +222,21 @@ fn a_reused_scratch_remembers_nothing_even_of_a_body_that_broke_off() {
 }
 
 #[test]
+fn a_text_too_long_for_its_offsets_is_refused_unread() {
+    let longest = canonicalize(&vec![0; MAX_CANONICAL_BYTES], Numbers::Exact, DEPTH);
+    assert_eq!(longest, Err(NotCanonical::InvalidJson { at: 0 }));
+    let found = MAX_CANONICAL_BYTES + 1;
+    assert_eq!(canonicalize(&vec![0; found], Numbers::Exact, DEPTH), Err(NotCanonical::TooLong { found }));
+}
+
+#[test]
 fn memory_stays_within_the_documented_growth() {
-    let rules = Rules { numbers: Numbers::Exact, max_depth: DEPTH, ignored: &[] };
+    let ignored = [Pointer::parse("/7").unwrap(), Pointer::parse("/9/x").unwrap()];
+    let rules = Rules { numbers: Numbers::Exact, max_depth: DEPTH, ignored: &ignored };
     let names: String = (0..20_000).rev().map(|index| format!("\"{index:x}\":0,")).collect();
     for body in [
         format!("[{}1]", "1e20,".repeat(50_000)),
+        format!("[{}1]", "0,".repeat(50_000)),
         format!("{{{}\"\":0}}", "\"\":0,".repeat(50_000)),
         format!("{{{names}\"\":0}}"),
         format!("[{}{{}}]", "{},".repeat(50_000)),
@@ -375,7 +385,7 @@ fn changed(tree: &Tree) -> Tree {
         }
         Tree::Object(mut members) => {
             match members.first_mut() {
-                Some((name, tree)) if matches!(tree, Tree::Leaf(_)) => name.push('x'),
+                Some((name, Tree::Leaf(_))) => name.push('x'),
                 Some((_, tree)) => *tree = changed(tree),
                 None => members.push(("x".to_owned(), Tree::Leaf("null".to_owned()))),
             }
