@@ -72,7 +72,7 @@ pub enum KeyError {
     },
     /// Strict syntax, or an opening quote, asked for a structured-field String.
     #[error(
-        "the key is not a structured-field String (RFC 9651), which stopped at byte {at}: send it as \"…\" with \\ before each \" and \\ inside"
+        "the key is not a structured-field String (RFC 9651) from byte {at} on: send it as \"…\", with \\ before each \" and \\ inside"
     )]
     NotAString {
         /// Offset within the header value, spaces around it not counted.
@@ -108,7 +108,7 @@ impl fmt::Display for ByteClass {
             Self::Control => "a control character",
             Self::NonAscii => "not ASCII",
             Self::Space => "a space",
-            Self::Delimiter => "a delimiter",
+            Self::Delimiter => "one of \" \\ , ;",
         })
     }
 }

@@ -17,14 +17,20 @@ enum Presence {
     Present,
 }
 
+/// Notes on a pair take 32 bytes, and a body could be nothing but separators. No form that people fill in has as many
+/// fields; receivers commonly stop at a thousand.
+const MOST_PAIRS: usize = 16_384;
+
 /// Hashes the pairs sorted by name, those of one name in the order they came, since `item=1&item=2` is a list to its
-/// receiver. `None` if a percent sign is not followed by two hexadecimal digits, which receivers read differently.
-///
-/// Beside the body this takes its length and 32 bytes a pair, of which there are at most as many as bytes.
+/// receiver. `None` if a percent sign is not followed by two hexadecimal digits, which receivers read differently, or if there
+/// are more than [`MOST_PAIRS`].
 pub(super) fn hash(body: &[u8], digest: &mut Digest) -> Option<()> {
     let mut text = Vec::with_capacity(body.len());
     let mut pairs = Vec::new();
     for pair in body.split(|byte| *byte == b'&') {
+        if pairs.len() == MOST_PAIRS {
+            return None;
+        }
         let start = text.len();
         let equals = pair.iter().position(|byte| *byte == b'=');
         decode(&pair[..equals.unwrap_or(pair.len())], &mut text)?;
@@ -77,5 +83,17 @@ fn digit(hex: u8) -> Option<u8> {
         b'a'..=b'f' => Some(hex - b'a' + 10),
         b'A'..=b'F' => Some(hex - b'A' + 10),
         _ => None,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn as_many_pairs_as_allowed_are_sorted_and_one_more_is_not() {
+        let hash = |body: &str| hash(body.as_bytes(), &mut Digest::new(None, "test"));
+        assert!(hash(&"&".repeat(MOST_PAIRS - 1)).is_some());
+        assert!(hash(&"&".repeat(MOST_PAIRS)).is_none());
     }
 }

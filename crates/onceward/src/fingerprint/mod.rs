@@ -4,6 +4,13 @@
 //! content type and body, stored with the key. A retry has the same one, even if it was serialized anew with its
 //! members in another order; a request that reuses the key for something else has another, and is refused.
 //!
+//! | body | the same request | compared by its bytes instead |
+//! | --- | --- | --- |
+//! | `application/json`, `…+json` | white space, order of members, spelling of characters and numbers | not JSON, not UTF-8, two members of one name, half a surrogate pair, too deep, an exponent of more than 18 digits |
+//! | `application/x-www-form-urlencoded` | order of different names, spelling of characters | a broken `%` escape, more than 16,384 fields |
+//! | `multipart/…` | the boundary string | text before the first part or after the last, doubtful delimiters |
+//! | any other, or with a `content-encoding` | | always |
+//!
 //! Every doubt is resolved towards *different*, because a request that is refused can be corrected and one that is
 //! answered with somebody else's reply cannot: what does not parse cleanly is compared by its bytes.
 

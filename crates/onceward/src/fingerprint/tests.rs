@@ -315,6 +315,12 @@ fn fingerprints_stay_what_they_were() {
     assert_eq!(format!("{:?}", plain().id()), "ProfileId(f2f03749998dda57)");
 }
 
+#[test]
+fn profiles_are_shared_between_threads() {
+    fn shared<T: Send + Sync + 'static>(_: &T) {}
+    shared(&plain());
+}
+
 proptest! {
     #[test]
     fn arbitrary_requests_never_panic_and_are_the_same_as_themselves(

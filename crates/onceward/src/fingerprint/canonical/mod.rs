@@ -85,9 +85,9 @@ pub enum NotCanonical {
 /// Offsets are kept in 32 bits, and a text of `1e20`s may grow fivefold: this leaves room for both.
 pub const MAX_CANONICAL_BYTES: usize = 256 << 20;
 
-/// Memory taken beside a body, in multiples of its length, where a body was made to take the most: `[1e20,1e20,…]`
-/// grows 4.4 times in writing, and many short members cost 24 bytes of notes for 6 of text, in vectors that double.
-/// Real bodies take about 3.
+/// Memory taken beside a body, in multiples of its length, where the body was made to take the most: `[1e20,1e20,…]`
+/// grows 4.4 times in writing, and a member of 6 bytes may cost twice 20 bytes of notes, in vectors that double. Real
+/// bodies take about 3.
 pub const WORST_GROWTH: usize = 20;
 
 /// Writes a document in its canonical form, or says why it has none.
