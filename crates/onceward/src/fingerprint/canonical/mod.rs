@@ -207,4 +207,6 @@ fn offset(position: usize) -> u32 {
 }
 
 #[cfg(test)]
+mod properties;
+#[cfg(test)]
 mod tests;
