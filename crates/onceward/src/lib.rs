@@ -1,10 +1,51 @@
 //! Makes a retried write happen once.
+//!
+//! A request makes a [`Claim`]: a [`Key`] in a [`Scope`] with a [`Fingerprint`]. The pure [`machine`] looks at the
+//! [`Record`] that a [`store`] keeps, and decides: execute, resume, replay or refuse. The [`Engine`] is the only loop
+//! between the two: it claims, runs the work detached from whoever asked, settles its [`Outcome`] durably, and only then
+//! answers. An outcome that nobody can be sure of is never executed again by itself: it stays `unknown` until its late
+//! owner, a webhook, a probe or an operator says what it was.
+//!
+//! Where to look:
+//!
+//! - [`Engine::run`] to protect a piece of work; [`Engine::claim`] to execute elsewhere and settle later;
+//! - [`machine::step`] for the rules, on one page;
+//! - [`store::Store`] to bring another database;
+//! - [`fingerprint`] for what makes two requests the same.
 
+mod claim;
+pub mod codec;
 mod digest;
+mod engine;
+mod entropy;
+pub mod event;
 pub mod fingerprint;
+mod id;
 mod key;
+pub mod machine;
+mod memory;
+mod record;
+mod scope;
 mod secret;
+pub mod store;
+pub mod time;
 
+pub use claim::{Claim, ClaimError};
+pub use engine::{
+    By, Claimed, Engine, EngineError, EngineOptions, IdentityChange, IdentityRefused, Limits, Observation,
+    Observer, OpenError, Operated, Operation, OptionsError, Ran, Reservation, Settled, SweepReport, Sweeping,
+    Tenure,
+};
+pub use entropy::{EntropyUnavailable, Instance, OwnerToken};
+pub use event::Refusal;
 pub use fingerprint::{Fingerprint, Profile, ProfileId};
+pub use id::{Identity, IdentityError, NotARecordId, RecordId};
 pub use key::{ByteClass, Key, KeyError, Syntax};
+pub use memory::MemoryStore;
+pub use record::{
+    Evidence, Fence, Letter, OnLapse, Outcome, Record, RecoveryPoint, RecoveryPointError, Reply, State,
+    Subject, Terms, Verdict,
+};
+pub use scope::{Scope, ScopeError};
 pub use secret::{Secret, SecretTooShort};
+pub use time::{Clock, SystemClock, Timestamp};

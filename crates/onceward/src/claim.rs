@@ -1,0 +1,152 @@
+//! What a caller asks for.
+
+use std::time::Duration;
+
+use crate::record::{OnLapse, Terms};
+use crate::{Fingerprint, Key, OwnerToken, Scope};
+
+/// A key in a scope with a fingerprint: "do this once".
+///
+/// ```
+/// use onceward::{Claim, Fingerprint, Key, Scope};
+/// let claim = Claim::new(Scope::new("acme")?, Key::new("evt_1")?, Fingerprint::of_bytes(b"{\"paid\":true}"))
+///     .route("webhook.paid")?;
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+#[derive(Debug, Clone)]
+pub struct Claim {
+    pub(crate) scope: Scope,
+    pub(crate) key: Key,
+    pub(crate) fingerprint: Fingerprint,
+    pub(crate) route: String,
+    pub(crate) terms: Terms,
+    pub(crate) owner: Option<OwnerToken>,
+    pub(crate) timing: Timing,
+}
+
+/// How long this claim's own execution and its caller may take.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Timing {
+    /// How long to wait for another execution of the same key.
+    pub attach: Duration,
+    /// When the outcome of this execution counts as unknown.
+    pub timeout: Duration,
+}
+
+/// A claim that makes no sense.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum ClaimError {
+    /// The route is empty or long.
+    #[error("the route {route:?} must have 1 to {} bytes", Claim::MAX_ROUTE_BYTES)]
+    Route {
+        /// The route's beginning.
+        route: String,
+    },
+    /// A time is too short or too long to mean anything.
+    #[error("{setting} = {value:?} must lie between {least:?} and {most:?}")]
+    Duration {
+        /// Which time.
+        setting: &'static str,
+        /// What it was.
+        value: Duration,
+        /// The least that is accepted.
+        least: Duration,
+        /// The most that is accepted.
+        most: Duration,
+    },
+    /// Resuming with no attempts would never resume.
+    #[error(
+        "on_lapse = resume with {attempts} attempts never resumes: allow at least 2, or choose on_lapse = unknown"
+    )]
+    Attempts {
+        /// What was asked for.
+        attempts: u32,
+    },
+}
+
+impl Claim {
+    /// A route is a label in metrics and lists.
+    pub const MAX_ROUTE_BYTES: usize = 255;
+    /// Below this a lease would lapse while a busy store still commits.
+    pub const MIN_LEASE: Duration = Duration::from_millis(100);
+    /// Beyond this a dead worker would block its key for longer than anybody waits; longer work renews.
+    pub const MAX_LEASE: Duration = Duration::from_secs(24 * 60 * 60);
+    /// Below this every outcome would be unknown.
+    pub const MIN_TIMEOUT: Duration = Duration::from_millis(1);
+    /// A window that nobody could retry in protects nothing.
+    pub const MIN_RETENTION: Duration = Duration::from_secs(1);
+    /// Ten years: longer than any dispute, short enough that times never overflow.
+    pub const MAX_RETENTION: Duration = Duration::from_secs(10 * 366 * 24 * 60 * 60);
+
+    /// Asks for work to be done once under this key, on the default [`Terms`].
+    pub fn new(scope: Scope, key: Key, fingerprint: Fingerprint) -> Self {
+        let timing = Timing { attach: Duration::ZERO, timeout: Duration::from_secs(30) };
+        Self {
+            scope,
+            key,
+            fingerprint,
+            route: "default".to_owned(),
+            terms: Terms::default(),
+            owner: None,
+            timing,
+        }
+    }
+
+    /// What is asked for.
+    pub const fn fingerprint(&self) -> &Fingerprint {
+        &self.fingerprint
+    }
+
+    /// Names the kind of work, for metrics and lists.
+    pub fn route(mut self, route: &str) -> Result<Self, ClaimError> {
+        if route.is_empty() || route.len() > Self::MAX_ROUTE_BYTES {
+            return Err(ClaimError::Route { route: route.chars().take(64).collect() });
+        }
+        route.clone_into(&mut self.route);
+        Ok(self)
+    }
+
+    /// Sets how the operation is to be treated.
+    pub fn terms(mut self, terms: Terms) -> Result<Self, ClaimError> {
+        within("lease", terms.lease, Self::MIN_LEASE, Self::MAX_LEASE)?;
+        within("retention", terms.retention, Self::MIN_RETENTION, Self::MAX_RETENTION)?;
+        within("grace", terms.grace, Duration::ZERO, Self::MAX_RETENTION)?;
+        if let OnLapse::Resume { attempts, within: window } = terms.on_lapse {
+            if attempts < 2 {
+                return Err(ClaimError::Attempts { attempts });
+            }
+            within("resume within", window, Duration::ZERO, Self::MAX_RETENTION)?;
+        }
+        self.terms = terms;
+        Ok(self)
+    }
+
+    /// Names the owner, so that a caller that lost the answer can ask again and be recognised.
+    ///
+    /// Whoever names itself vouches for working alone under that name: two that share it would both be told to execute.
+    pub fn owner(mut self, owner: OwnerToken) -> Self {
+        self.owner = Some(owner);
+        self
+    }
+
+    /// Waits up to this long for another execution of the same key instead of being refused at once.
+    pub fn attach(mut self, wait: Duration) -> Result<Self, ClaimError> {
+        within("attach", wait, Duration::ZERO, Self::MAX_LEASE)?;
+        self.timing.attach = wait;
+        Ok(self)
+    }
+
+    /// After this long the outcome counts as unknown. The work is not cut off: what it still brings is accepted.
+    pub fn timeout(mut self, timeout: Duration) -> Result<Self, ClaimError> {
+        within("timeout", timeout, Self::MIN_TIMEOUT, Self::MAX_RETENTION)?;
+        self.timing.timeout = timeout;
+        Ok(self)
+    }
+}
+
+fn within(setting: &'static str, value: Duration, least: Duration, most: Duration) -> Result<(), ClaimError> {
+    if value < least || value > most {
+        return Err(ClaimError::Duration { setting, value, least, most });
+    }
+    Ok(())
+}

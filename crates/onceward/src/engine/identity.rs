@@ -1,0 +1,143 @@
+//! A store remembers whose keys it holds.
+//!
+//! Another namespace, scope rule or secret gives every key another id: each stored key would be forgotten, and each
+//! retry would execute again. So the verifier of every identity that was ever used lies in the store, in a record of its
+//! own, and an engine with an unknown one is refused.
+
+use std::sync::Arc;
+
+use bytes::Bytes;
+
+use super::options::IdentityChange;
+use crate::record::{Fence, Record, Reply, State, Subject, Terms};
+use crate::store::{Seen, Store, StoreError, Swapped};
+use crate::{Fingerprint, Identity, OwnerToken, RecordId, Timestamp};
+
+/// A namespace's hash and the verifier of its settings.
+const ENTRY_BYTES: usize = 32;
+/// More identities in one store than anybody runs gateways; the list must end somewhere.
+const ENTRIES_MAX: usize = 1024;
+/// Engines that start at once each add themselves with a swap; a store that conflicts more often is broken.
+const CONFLICTS_MAX: u32 = 64;
+
+/// An engine that would forget every key.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum IdentityRefused {
+    /// This namespace was used with another scope rule or secret.
+    #[error(
+        "the store was used for namespace {namespace:?} with another scope or secret: with these, every stored key would be forgotten and retries would execute again; go back to the former settings, or accept the identity change if the stored keys no longer matter"
+    )]
+    Changed {
+        /// Which namespace.
+        namespace: String,
+    },
+    /// This namespace is new to a store that is used for others.
+    #[error(
+        "the store was used for other namespaces, but never for {namespace:?}: if this is a typing error, every stored key would be forgotten and retries would execute again; correct the namespace, or accept the identity change to add it"
+    )]
+    NewNamespace {
+        /// Which namespace.
+        namespace: String,
+    },
+    /// There is no room for another identity.
+    #[error(
+        "the store already holds {ENTRIES_MAX} identities, which is its limit: use another store for namespace {namespace:?}"
+    )]
+    Full {
+        /// Which namespace.
+        namespace: String,
+    },
+    /// The store failed, or holds something else there.
+    #[error(transparent)]
+    Store(#[from] StoreError),
+}
+
+/// Recognises or adds this identity, and tells the store's time.
+pub(super) async fn verify(
+    store: &dyn Store,
+    identity: &Identity,
+    change: IdentityChange,
+) -> Result<Timestamp, IdentityRefused> {
+    let mut seen = store.load(RecordId::IDENTITY).await?;
+    for _ in 0..CONFLICTS_MAX {
+        let Seen { now, record } = seen;
+        let known = record.as_ref().map_or(&[][..], |stamped| entries(&stamped.record));
+        let Some(next) = admit(known, identity, change)? else {
+            return Ok(now);
+        };
+        let version = record.as_ref().map(|stamped| stamped.version);
+        match store.swap(RecordId::IDENTITY, version, remembered(now, next)).await {
+            Ok(Swapped::Applied { now, .. }) => return Ok(now),
+            Ok(Swapped::Conflict(winner)) => seen = winner,
+            Err(StoreError::Ambiguous { .. }) => seen = store.load(RecordId::IDENTITY).await?,
+            Err(error) => return Err(error.into()),
+        }
+    }
+    Err(StoreError::Unavailable { reason: "the store's identity kept changing while it was read".to_owned() }
+        .into())
+}
+
+/// What the list must become, if it must change.
+fn admit(
+    known: &[u8],
+    identity: &Identity,
+    change: IdentityChange,
+) -> Result<Option<Vec<u8>>, IdentityRefused> {
+    let (name, verifier) = (identity.namespace_hash(), identity.verifier());
+    let namespace = || identity.namespace().to_owned();
+    let position = known.chunks_exact(ENTRY_BYTES).position(|entry| entry[..16] == name);
+    let mut next = known.to_vec();
+    match (position, change) {
+        (Some(index), _) if known[index * ENTRY_BYTES + 16..(index + 1) * ENTRY_BYTES] == verifier => {
+            return Ok(None);
+        }
+        (Some(_), IdentityChange::Refuse) => {
+            return Err(IdentityRefused::Changed { namespace: namespace() });
+        }
+        (Some(index), IdentityChange::Accept) => {
+            next[index * ENTRY_BYTES + 16..(index + 1) * ENTRY_BYTES].copy_from_slice(&verifier);
+        }
+        (None, IdentityChange::Refuse) if !known.is_empty() => {
+            return Err(IdentityRefused::NewNamespace { namespace: namespace() });
+        }
+        (None, _) if known.len() / ENTRY_BYTES >= ENTRIES_MAX => {
+            return Err(IdentityRefused::Full { namespace: namespace() });
+        }
+        (None, _) => next.extend(name.into_iter().chain(verifier)),
+    }
+    Ok(Some(next))
+}
+
+fn entries(record: &Record) -> &[u8] {
+    match &record.state {
+        State::Completed { reply, .. } => &reply.body,
+        State::InProgress { .. }
+        | State::FailedRetryable { .. }
+        | State::Unknown { .. }
+        | State::Expired { .. } => &[],
+    }
+}
+
+/// The list in the dress of a record that never expires, so that stores need no fifth method for it.
+fn remembered(now: Timestamp, entries: Vec<u8>) -> Record {
+    let fence = Fence::next(None, now);
+    Record {
+        subject: Subject { scope: String::new(), key: String::new(), route: "onceward.identity".to_owned() },
+        fingerprint: Fingerprint::of_bytes(b"onceward.identity"),
+        terms: Terms::default(),
+        created_at: now,
+        origin: fence,
+        fence,
+        owner: OwnerToken::named("onceward.identity"),
+        attempt: 1,
+        recovery_point: None,
+        evidence: None,
+        verdict: None,
+        last_error: None,
+        state: State::Completed {
+            reply: Arc::new(Reply::new(Bytes::from(entries))),
+            settled_at: now,
+            expires_at: Timestamp::NEVER,
+        },
+    }
+}

@@ -1,0 +1,326 @@
+//! The only loop between the machine and a store.
+//!
+//! [`Engine::run`] protects one piece of work. What happens to a claim, in order:
+//!
+//! 1. A completed record in memory answers at once.
+//! 2. Too many executions already: shed, before anything is claimed.
+//! 3. From here on everything is detached from the caller, who may go away without harm.
+//! 4. The claim is swapped into the store; for a fresh key that is one call. A conflict brings the record that stands
+//!    there, and the machine decides again about it: replay, refuse, resume or execute.
+//! 5. In progress elsewhere: the caller may attach, and is woken when that execution ends.
+//! 6. The work runs. Long work renews its lease; a panic is an unknown outcome; too late a start is none at all.
+//! 7. The outcome is settled with a compare-and-swap that names the fence, and tried again until it is durable.
+//! 8. Only then is the caller answered: from what it wrote, or from the record if somebody else settled it.
+
+mod apply;
+mod attach;
+mod cache;
+mod claiming;
+mod clock;
+mod identity;
+mod observe;
+mod operate;
+mod options;
+mod reservation;
+mod running;
+mod sweep;
+
+use std::future::Future;
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::sync::{Semaphore, watch};
+
+pub use self::identity::IdentityRefused;
+pub use self::observe::{Observation, Observer};
+pub use self::operate::{By, Operated, Settled};
+pub use self::options::{EngineOptions, IdentityChange, Limits, OptionsError, Sweeping};
+pub use self::reservation::{Operation, Reservation, Tenure};
+pub use self::sweep::SweepReport;
+
+use self::apply::Start;
+use self::attach::{Pace, Running, Woken};
+use self::cache::Cache;
+use self::clock::StoreClock;
+use crate::claim::Claim;
+use crate::entropy::Instance;
+use crate::event::Refusal;
+use crate::record::{Outcome, Reply};
+use crate::store::{Store, StoreError};
+use crate::time::{Clock, instant};
+use crate::{Identity, RecordId, Timestamp};
+
+/// Makes work happen once. Cheap to clone; all clones are one engine.
+///
+/// A queue consumer that is handed the same message twice does its work once:
+///
+/// ```
+/// use std::sync::Arc;
+/// use onceward::{Claim, Engine, EngineOptions, Fingerprint, Identity, Key, MemoryStore, Outcome, Ran, Reply, Scope};
+///
+/// # async fn consume() -> Result<(), Box<dyn std::error::Error>> {
+/// let identity = Identity::new("orders", "one scope per queue")?;
+/// let engine = Engine::open(Arc::new(MemoryStore::default()), identity, EngineOptions::new()?).await?;
+///
+/// for delivery in ["message 7", "message 7"] {
+///     let claim = Claim::new(Scope::new("queue:orders")?, Key::new("message-7")?, Fingerprint::of_bytes(delivery.as_bytes()));
+///     let ran = engine.run(claim, async |_operation| {
+///         // Ship the order here.
+///         Outcome::completed(Reply::new("shipped"))
+///     }).await?;
+///     match ran {
+///         Ran::Executed { reply, .. } | Ran::Replayed { reply, .. } => assert_eq!(reply.body, "shipped"),
+///         // Not done, or nobody knows yet: leave the message in the queue.
+///         Ran::Refused(_) | Ran::Retryable(_) | Ran::Unknown(_) => {}
+///     }
+/// }
+/// # Ok(())
+/// # }
+/// # tokio::runtime::Builder::new_current_thread().enable_time().build()?.block_on(consume())?;
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+///
+/// A webhook receiver that is sent the same event again answers it without doing the work again, and refuses an event
+/// id that comes back with another content:
+///
+/// ```
+/// use std::sync::Arc;
+/// use onceward::{Claim, Engine, EngineOptions, Fingerprint, Identity, Key, MemoryStore, Outcome, Ran, Refusal, Reply, Scope};
+///
+/// async fn receive(engine: &Engine, event_id: &str, body: &'static [u8]) -> Result<u16, Box<dyn std::error::Error>> {
+///     let claim = Claim::new(Scope::new("psp")?, Key::new(event_id)?, Fingerprint::of_bytes(body)).route("webhook.psp")?;
+///     let ran = engine.run(claim, async move |_operation| {
+///         // Book the payment here.
+///         Outcome::completed(Reply::new("").with_status(204))
+///     }).await?;
+///     Ok(match ran {
+///         Ran::Executed { reply, .. } | Ran::Replayed { reply, .. } => reply.status,
+///         Ran::Refused(Refusal::Mismatch) => 422,
+///         // Ask the sender to come again: its next delivery is answered from the record.
+///         Ran::Refused(_) | Ran::Retryable(_) | Ran::Unknown(_) => 503,
+///     })
+/// }
+///
+/// # async fn example() -> Result<(), Box<dyn std::error::Error>> {
+/// let identity = Identity::new("webhooks", "one scope per sender")?;
+/// let engine = Engine::open(Arc::new(MemoryStore::default()), identity, EngineOptions::new()?).await?;
+/// assert_eq!(receive(&engine, "evt_1", b"paid").await?, 204);
+/// assert_eq!(receive(&engine, "evt_1", b"paid").await?, 204);
+/// assert_eq!(receive(&engine, "evt_1", b"refunded").await?, 422);
+/// # Ok(())
+/// # }
+/// # tokio::runtime::Builder::new_current_thread().enable_time().build()?.block_on(example())?;
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+#[derive(Clone)]
+pub struct Engine {
+    inner: Arc<Inner>,
+}
+
+struct Inner {
+    store: Arc<dyn Store>,
+    identity: Identity,
+    instance: Instance,
+    limits: Limits,
+    sweeping: Sweeping,
+    observer: Arc<dyn Observer>,
+    local_clock: Arc<dyn Clock>,
+    machine: options::Machine,
+    store_clock: StoreClock,
+    cache: Cache,
+    running: Arc<Running>,
+    executions: Arc<Semaphore>,
+    attached: Arc<Semaphore>,
+    stop: watch::Sender<Stage>,
+}
+
+/// How far shutting down has come.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+enum Stage {
+    Open,
+    Draining,
+    Stopped,
+}
+
+/// What came of [`Engine::run`].
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Ran {
+    /// The work was done now, and its answer is durable.
+    Executed {
+        /// The answer.
+        reply: Arc<Reply>,
+        /// Until when retries are promised the same answer.
+        expires_at: Timestamp,
+    },
+    /// The work had been done before.
+    Replayed {
+        /// The answer it had then.
+        reply: Arc<Reply>,
+        /// Until when retries are promised the same answer.
+        expires_at: Timestamp,
+    },
+    /// Nothing was done, and nothing was changed.
+    Refused(Refusal),
+    /// The work is proven not to have been done: the same key may be tried again.
+    Retryable(String),
+    /// Nobody can be sure whether the work was done. It is not done again by itself.
+    Unknown(String),
+}
+
+/// Why an engine could not be opened.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum OpenError {
+    /// An option makes no sense.
+    #[error(transparent)]
+    Options(#[from] OptionsError),
+    /// The store belongs to somebody else, or cannot be read.
+    #[error(transparent)]
+    Identity(#[from] IdentityRefused),
+}
+
+/// Why an engine could not say anything about a claim. Nothing was executed.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum EngineError {
+    /// The store is away, overloaded, or holds what cannot be read.
+    #[error(transparent)]
+    Store(#[from] StoreError),
+    /// Too much is going on already.
+    #[error("{limit} {what} are under way, which is the limit: try again shortly with the same key")]
+    Overloaded {
+        /// What there is too much of.
+        what: &'static str,
+        /// How much there may be.
+        limit: usize,
+    },
+    /// The engine is shutting down.
+    #[error("the engine is shutting down: try again with the same key")]
+    Stopping,
+    /// The record changed faster than it could be read.
+    #[error(
+        "the record {id} changed {conflicts} times while it was being claimed: try again with the same key"
+    )]
+    Contended {
+        /// Which record.
+        id: RecordId,
+        /// How often.
+        conflicts: u32,
+    },
+}
+
+/// What came of [`Engine::claim`].
+#[derive(Debug)]
+pub enum Claimed {
+    /// Do the work, or the rest of it after its recovery point, and settle the reservation.
+    Reserved(Reservation),
+    /// The work had been done before.
+    Replay {
+        /// The answer it had then.
+        reply: Arc<Reply>,
+        /// Until when retries are promised the same answer.
+        expires_at: Timestamp,
+    },
+    /// Do nothing.
+    Refused(Refusal),
+}
+
+impl Engine {
+    /// An engine on a store. Refused where the store was used under another identity.
+    ///
+    /// Must be called within a tokio runtime: sweepers are started there, and end when the last clone is dropped.
+    pub async fn open(
+        store: Arc<dyn Store>,
+        identity: Identity,
+        options: EngineOptions,
+    ) -> Result<Self, OpenError> {
+        options.check()?;
+        let now = identity::verify(&*store, &identity, options.identity_change).await?;
+        let limits = options.limits;
+        let inner = Inner {
+            store,
+            identity,
+            sweeping: options.sweeping,
+            observer: options.observer,
+            local_clock: options.clock,
+            machine: options.machine,
+            store_clock: StoreClock::new(),
+            cache: Cache::new(limits.cache_bytes, limits.cache_revalidate, options.instance.name()),
+            running: Arc::default(),
+            executions: Arc::new(Semaphore::new(limits.executions.min(Semaphore::MAX_PERMITS))),
+            attached: Arc::new(Semaphore::new(limits.attached.min(Semaphore::MAX_PERMITS))),
+            stop: watch::channel(Stage::Open).0,
+            instance: options.instance,
+            limits,
+        };
+        inner.store_clock.saw(now);
+        let engine = Self { inner: Arc::new(inner) };
+        sweep::start(&engine.inner);
+        Ok(engine)
+    }
+
+    /// Does `work` once under the claim's key, however often and from wherever it is asked for.
+    ///
+    /// The work is detached from this call: dropping the returned future does not stop it, and a retry gets its answer.
+    /// The answer is given only once it is durable.
+    pub async fn run<W, F>(&self, claim: Claim, work: W) -> Result<Ran, EngineError>
+    where
+        W: FnOnce(Operation) -> F + Send + 'static,
+        F: Future<Output = Outcome> + Send + 'static,
+    {
+        let inner = &self.inner;
+        let id = inner.id_of(&claim);
+        if let Some(ran) = inner.replay_from_cache(id, &claim) {
+            return Ok(ran);
+        }
+        let deadline = instant() + claim.timing.attach;
+        let claim = Arc::new(claim);
+        let (mut work, mut pace, mut waiting) = (work, Pace::new(), None);
+        loop {
+            // Looked up before the claim, so that an execution that ends in between is not missed.
+            let running = inner.running.attach(id);
+            // A first claim writes first; one that has waited expects to find somebody, and reads.
+            let first = if waiting.is_none() { Start::Absent } else { Start::Load };
+            let (refusal, returned) = match inner.start(id, &claim, work, first).await? {
+                running::Round::Done(ran) => return Ok(ran),
+                running::Round::InProgress { refusal, work } => (refusal, work),
+            };
+            work = returned;
+            let remaining = deadline.saturating_duration_since(instant());
+            if remaining == Duration::ZERO {
+                inner.observe(&claim.route, id, Observation::InProgress);
+                return Ok(Ran::Refused(refusal));
+            }
+            if waiting.is_none() {
+                waiting = Some(inner.permit(&inner.attached, "attached callers", inner.limits.attached)?);
+            }
+            if pace.wait(running, remaining).await == Woken::Ended {
+                inner.observe(&claim.route, id, Observation::AttachWoken);
+            }
+        }
+    }
+
+    /// Stops accepting, lets what runs finish for up to `grace`, and settles the rest as unknown.
+    pub async fn shut_down(&self, grace: Duration) {
+        let inner = &self.inner;
+        inner.stop.send_replace(Stage::Draining);
+        let all = u32::try_from(inner.limits.executions.min(Semaphore::MAX_PERMITS)).unwrap_or(u32::MAX);
+        let drained = inner.executions.acquire_many(all);
+        tokio::select! {
+            biased;
+            _ = drained => {}
+            () = crate::time::sleep(grace) => {}
+        }
+        inner.stop.send_replace(Stage::Stopped);
+        // What is left settles itself now; each is bounded by the patience of a settlement.
+        let settled = inner.executions.acquire_many(all);
+        tokio::select! {
+            biased;
+            _ = settled => {}
+            () = crate::time::sleep(inner.limits.settle_patience) => {}
+        }
+    }
+
+    /// An operator confirms that the store's clock is right, after a jump that suspended expiry.
+    pub fn trust_clock(&self) {
+        self.inner.store_clock.trust();
+    }
+}

@@ -1,0 +1,99 @@
+//! What an engine tells about itself. Metrics, logs and tests listen here; keys and bodies are never told.
+
+use crate::RecordId;
+
+/// Hears of everything that an engine does. Must not block.
+pub trait Observer: Send + Sync + 'static {
+    /// Something happened on a route.
+    fn observe(&self, route: &str, id: RecordId, what: Observation);
+}
+
+/// What happened.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Observation {
+    /// A new operation was claimed.
+    Created,
+    /// An operation that had failed without being executed was claimed again.
+    Reclaimed,
+    /// An operation was taken over from its last recovery point.
+    Resumed,
+    /// A stored answer was given, from the store.
+    Replayed,
+    /// A stored answer was given, from memory.
+    ReplayedFromCache,
+    /// Refused: the key names another request.
+    Mismatch,
+    /// Refused: it is being executed.
+    InProgress,
+    /// Refused: nobody knows.
+    Unknown,
+    /// A fingerprint made under other settings could not be compared.
+    Uncompared,
+    /// A result contradicts what was decided before: something may have happened twice.
+    Contradiction,
+    /// An unknown outcome was given up and waits for an operator.
+    DeadLettered,
+    /// Somebody whose tenure is over tried to write.
+    Fenced,
+    /// A lease had lapsed.
+    Lapsed,
+    /// A record past its window was swept.
+    Swept,
+    /// An operation was completed.
+    Completed,
+    /// An operation was released: proven not executed.
+    Released,
+    /// An operation's outcome became unknown.
+    Lost,
+    /// Work panicked.
+    Panicked,
+    /// Too much time had passed between the claim and its work, so the work was not begun.
+    TooLate,
+    /// A claim's answer from the store was lost.
+    AmbiguousClaim,
+    /// Another write's answer from the store was lost.
+    AmbiguousWrite,
+    /// A claim that nobody began was given back.
+    GivenBack,
+    /// A caller that waited for another execution was woken by its end.
+    AttachWoken,
+    /// The store failed.
+    StoreError,
+    /// The store's clock runs ahead of elapsed time: expiry is suspended.
+    ExpirySuspended,
+}
+
+/// Logs what is out of the ordinary.
+pub(crate) struct Traced;
+
+impl Observer for Traced {
+    fn observe(&self, route: &str, id: RecordId, what: Observation) {
+        match what {
+            Observation::Contradiction | Observation::DeadLettered | Observation::ExpirySuspended => {
+                tracing::error!(route, %id, ?what, "needs an operator");
+            }
+            Observation::Fenced
+            | Observation::Lapsed
+            | Observation::Lost
+            | Observation::Panicked
+            | Observation::TooLate
+            | Observation::AmbiguousClaim
+            | Observation::AmbiguousWrite
+            | Observation::StoreError => tracing::warn!(route, %id, ?what, "out of the ordinary"),
+            Observation::Created
+            | Observation::Reclaimed
+            | Observation::Resumed
+            | Observation::Replayed
+            | Observation::ReplayedFromCache
+            | Observation::Mismatch
+            | Observation::InProgress
+            | Observation::Unknown
+            | Observation::Uncompared
+            | Observation::Swept
+            | Observation::Completed
+            | Observation::Released
+            | Observation::GivenBack
+            | Observation::AttachWoken => tracing::trace!(route, %id, ?what),
+        }
+    }
+}

@@ -1,0 +1,193 @@
+//! What can be done to an operation by its id: by owners elsewhere, by reconciliation, by operators.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use super::apply::{Applied, Patience, Start};
+use super::claiming::promised;
+use super::reservation::Tenure;
+use super::{Engine, EngineError, Inner, Ran};
+use crate::claim::Claim;
+use crate::event::{Answer, Decision, Event, Resolution, Write};
+use crate::record::{Fence, Outcome, Record, RecoveryPoint, Reply, State};
+use crate::store::{Page, Scan, Stamped, StoreError, Swapped, Version};
+use crate::time::instant;
+use crate::{OwnerToken, RecordId, Timestamp};
+
+/// Where an operation stands after an owner settled it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Settled {
+    /// It happened, and this is what every caller gets.
+    Completed {
+        /// The answer in the record, whoever wrote it.
+        reply: Arc<Reply>,
+        /// Until when it is promised.
+        expires_at: Timestamp,
+        /// Who wrote it.
+        by: By,
+    },
+    /// It is released.
+    Retryable,
+    /// Nobody can be sure.
+    Unknown,
+    /// The tenure was over: nothing of the state was changed.
+    Fenced,
+}
+
+/// Whose answer a completed operation has.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum By {
+    /// This very settlement's.
+    This,
+    /// Somebody else's, who was first.
+    Other,
+}
+
+/// What came of something that an operator or reconciliation did.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Operated {
+    /// It is done, and this is the record now.
+    Applied(Stamped),
+    /// It cannot be done to the record that stands there, or there is none.
+    Conflict(Option<Stamped>),
+}
+
+impl Engine {
+    /// The record behind an id, with its version.
+    pub async fn load(&self, id: RecordId) -> Result<Option<Stamped>, EngineError> {
+        let seen = self.inner.store.load(id).await?;
+        self.inner.store_clock.saw(seen.now);
+        Ok(seen.record)
+    }
+
+    /// Lists records. The store's own note of its identity is not one.
+    pub async fn list(&self, scan: Scan) -> Result<Page, EngineError> {
+        let mut page = self.inner.store.scan(scan).await?;
+        page.entries.retain(|entry| entry.id != RecordId::IDENTITY);
+        Ok(page)
+    }
+
+    /// Extends a lease that is held elsewhere.
+    pub async fn renew(&self, id: RecordId, fence: Fence) -> Result<Tenure, EngineError> {
+        Ok(Tenure::of(&self.inner.operate(id, &Event::Renew { fence }).await?.step.answer))
+    }
+
+    /// Notes that a phase was committed elsewhere, and extends the lease.
+    pub async fn checkpoint(
+        &self,
+        id: RecordId,
+        fence: Fence,
+        point: RecoveryPoint,
+    ) -> Result<Tenure, EngineError> {
+        Ok(Tenure::of(&self.inner.operate(id, &Event::Checkpoint { fence, point }).await?.step.answer))
+    }
+
+    /// Ends a tenure that is held elsewhere.
+    pub async fn settle(&self, id: RecordId, fence: Fence, outcome: Outcome) -> Result<Settled, EngineError> {
+        let applied = self.inner.operate(id, &Event::Settle { fence, outcome }).await?;
+        Ok(settled(&applied.step.answer, applied.stamped.as_ref()))
+    }
+
+    /// Someone who knows, a webhook or a probe, says that it happened.
+    pub async fn testify(&self, id: RecordId, reply: Arc<Reply>, by: &str) -> Result<Operated, EngineError> {
+        self.inner.operate(id, &Event::Evidence { reply, by: by.to_owned() }).await.map(Operated::of)
+    }
+
+    /// A probe could not tell: it is asked again later, and after `limit` times never.
+    pub async fn inconclusive(
+        &self,
+        id: RecordId,
+        backoff: Duration,
+        limit: u32,
+    ) -> Result<Operated, EngineError> {
+        self.inner.operate(id, &Event::Inconclusive { backoff, limit }).await.map(Operated::of)
+    }
+
+    /// Decides an unknown outcome. A record that cannot be read is replaced by the verdict: its key stays answered.
+    pub async fn resolve(
+        &self,
+        id: RecordId,
+        verdict: Resolution,
+        by: &str,
+        reason: &str,
+    ) -> Result<Operated, EngineError> {
+        let event = Event::Resolve { verdict: verdict.clone(), by: by.to_owned(), reason: reason.to_owned() };
+        match self.inner.operate(id, &event).await {
+            Err(EngineError::Store(StoreError::Unreadable { version, .. })) => {
+                self.inner.replace(id, version, &verdict, by, reason).await
+            }
+            other => other.map(Operated::of),
+        }
+    }
+
+    /// Ends the window of a settled operation early. Caches notice within their revalidation time, so it ends then.
+    pub async fn expire(&self, id: RecordId) -> Result<Operated, EngineError> {
+        let after = self.inner.limits.cache_revalidate;
+        self.inner.operate(id, &Event::Expire { after }).await.map(Operated::of)
+    }
+}
+
+impl Operated {
+    fn of(applied: Applied) -> Self {
+        match (applied.step.answer, applied.stamped) {
+            (Answer::Applied, Some(stamped)) => Self::Applied(stamped),
+            (_, stamped) => Self::Conflict(stamped),
+        }
+    }
+}
+
+impl Inner {
+    async fn operate(&self, id: RecordId, event: &Event<'_>) -> Result<Applied, EngineError> {
+        let patience = Patience::Until(instant() + self.limits.claim_patience);
+        self.apply(id, Start::Load, event, patience).await.map_err(|failed| failed.error)
+    }
+
+    /// What a claim would be told, without changing anything.
+    pub(super) async fn peek(&self, id: RecordId, claim: &Claim) -> Result<Option<Ran>, EngineError> {
+        let seen = self.store.load(id).await?;
+        let moment = self.store_clock.saw(seen.now);
+        let Some(stamped) = seen.record else { return Ok(None) };
+        let event = Event::Claim { claim, owner: OwnerToken::named("peek"), label: "" };
+        let step = (self.machine)(Some(&stamped.record), moment, &event);
+        Ok(match (step.write, step.answer) {
+            (Write::Keep, Answer::Decision(Decision::Replay(reply))) => {
+                Some(Ran::Replayed { reply, expires_at: promised(&stamped.record) })
+            }
+            (Write::Keep, Answer::Decision(Decision::Refuse(refusal))) => Some(Ran::Refused(refusal)),
+            _ => None,
+        })
+    }
+
+    /// Puts a verdict where a record cannot be read. What was asked for is lost, so it is comparable with nothing.
+    async fn replace(
+        &self,
+        id: RecordId,
+        version: Version,
+        verdict: &Resolution,
+        by: &str,
+        reason: &str,
+    ) -> Result<Operated, EngineError> {
+        let moment = self.store_clock.estimate();
+        let next = Record::replaced(moment, verdict, by, reason);
+        match self.store.swap(id, Some(version), next.clone()).await? {
+            Swapped::Applied { version, .. } => Ok(Operated::Applied(Stamped { record: next, version })),
+            Swapped::Conflict(seen) => Ok(Operated::Conflict(seen.record)),
+        }
+    }
+}
+
+/// Where an operation stands after a settlement, told from the record.
+pub(super) fn settled(answer: &Answer, stamped: Option<&Stamped>) -> Settled {
+    let by = if *answer == Answer::Applied { By::This } else { By::Other };
+    match (answer, stamped.map(|stamped| &stamped.record)) {
+        (Answer::Applied | Answer::AlreadySettled(_), Some(record)) => match &record.state {
+            State::Completed { reply, .. } => {
+                Settled::Completed { reply: reply.clone(), expires_at: promised(record), by }
+            }
+            State::FailedRetryable { .. } => Settled::Retryable,
+            State::Unknown { .. } => Settled::Unknown,
+            State::InProgress { .. } | State::Expired { .. } => Settled::Fenced,
+        },
+        _ => Settled::Fenced,
+    }
+}

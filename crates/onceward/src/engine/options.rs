@@ -1,0 +1,218 @@
+//! Every number that an engine goes by, in one place, each with its reason.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use super::observe::{Observer, Traced};
+use crate::event::{Event, Expiry, Moment, Step};
+use crate::machine;
+use crate::record::Record;
+use crate::time::{Clock, SystemClock};
+use crate::{EntropyUnavailable, Instance};
+
+pub(crate) type Machine = Arc<dyn Fn(Option<&Record>, Moment, &Event<'_>) -> Step + Send + Sync>;
+
+/// What an engine is made with.
+pub struct EngineOptions {
+    pub(crate) instance: Instance,
+    pub(crate) limits: Limits,
+    pub(crate) sweeping: Sweeping,
+    pub(crate) identity_change: IdentityChange,
+    pub(crate) observer: Arc<dyn Observer>,
+    pub(crate) clock: Arc<dyn Clock>,
+    pub(crate) machine: Machine,
+}
+
+impl EngineOptions {
+    /// The defaults, and a random name for this engine.
+    pub fn new() -> Result<Self, EntropyUnavailable> {
+        Ok(Self::with_instance(Instance::random()?))
+    }
+
+    /// The defaults, and a chosen name. Two engines on one store must never share one.
+    pub fn with_instance(instance: Instance) -> Self {
+        Self {
+            instance,
+            limits: Limits::default(),
+            sweeping: Sweeping::default(),
+            identity_change: IdentityChange::Refuse,
+            observer: Arc::new(Traced),
+            clock: Arc::new(SystemClock),
+            machine: Arc::new(machine::step),
+        }
+    }
+
+    /// Sets how much is held at once, and for how long.
+    pub fn limits(mut self, limits: Limits) -> Self {
+        self.limits = limits;
+        self
+    }
+
+    /// Sets how lapsed leases and expired records are looked for.
+    pub fn sweeping(mut self, sweeping: Sweeping) -> Self {
+        self.sweeping = sweeping;
+        self
+    }
+
+    /// Sets what happens when the store was made under another namespace, scope rule or secret.
+    pub fn identity_change(mut self, change: IdentityChange) -> Self {
+        self.identity_change = change;
+        self
+    }
+
+    /// Sets who hears of what the engine does.
+    pub fn observer(mut self, observer: Arc<dyn Observer>) -> Self {
+        self.observer = observer;
+        self
+    }
+
+    /// Sets this machine's wall clock, which only tells whether the process slept between a claim and its work.
+    pub fn clock(mut self, clock: Arc<dyn Clock>) -> Self {
+        self.clock = clock;
+        self
+    }
+
+    /// Puts another machine in. Tests use it to check every step, and to prove that a broken machine is found out.
+    #[doc(hidden)]
+    pub fn machine(
+        mut self,
+        machine: impl Fn(Option<&Record>, Moment, &Event<'_>) -> Step + Send + Sync + 'static,
+    ) -> Self {
+        self.machine = Arc::new(machine);
+        self
+    }
+}
+
+/// What happens when the store was made under another namespace, scope rule or secret.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum IdentityChange {
+    /// The engine does not start: every stored key would be forgotten, and retries would execute again.
+    Refuse,
+    /// That is meant: from now on this identity is known too.
+    Accept,
+}
+
+/// How much is held at once, and for how long.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Limits {
+    /// Executions at once. Each holds a task, a lease and a caller's answer; beyond, claims are shed before they claim.
+    pub executions: usize,
+    /// Callers that wait for somebody else's execution at once.
+    pub attached: usize,
+    /// Bytes of completed records kept in memory for replays.
+    pub cache_bytes: u64,
+    /// How long a cached record is believed before the store is asked again: the longest that an operator's early
+    /// expiry goes unnoticed.
+    pub cache_revalidate: Duration,
+    /// Bytes of a reply. What is larger cannot be kept, so its outcome is left to an operator.
+    pub reply_bytes: usize,
+    /// How long a claim whose answer was lost is looked for before its caller is told that the store is away.
+    pub claim_patience: Duration,
+    /// How long a caller is kept while a finished outcome cannot be stored.
+    pub settle_patience: Duration,
+    /// How long an outcome is tried to be stored after its caller was told that it is unknown.
+    pub settle_give_up: Duration,
+    /// How long work may run on after its timeout, so that a late answer still settles it.
+    pub linger: Duration,
+}
+
+impl Default for Limits {
+    fn default() -> Self {
+        Self {
+            executions: 10_000,
+            attached: 10_000,
+            cache_bytes: 64 << 20,
+            cache_revalidate: Duration::from_secs(60),
+            // Twice a MiB: a whole body of the default limit and its headers.
+            reply_bytes: 2 << 20,
+            claim_patience: Duration::from_secs(2),
+            settle_patience: Duration::from_secs(10),
+            settle_give_up: Duration::from_secs(10 * 60),
+            linger: Duration::from_secs(5 * 60),
+        }
+    }
+}
+
+/// How lapsed leases and expired records are looked for.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Sweeping {
+    /// How often lapsed leases are looked for; a retry that meets one does not wait for it.
+    pub leases_every: Duration,
+    /// How often expired records are looked for; a claim that meets one does not wait for it.
+    pub expired_every: Duration,
+    /// Records looked at in one go. Small, so that a claim never waits behind a long deletion.
+    pub batch: usize,
+    /// The pause between two full batches, which leaves the store to the claims.
+    pub pause: Duration,
+    /// What becomes of a record past its window.
+    pub expiry: Expiry,
+}
+
+impl Default for Sweeping {
+    fn default() -> Self {
+        Self {
+            leases_every: Duration::from_secs(5),
+            expired_every: Duration::from_secs(30),
+            batch: 256,
+            pause: Duration::from_millis(50),
+            expiry: Expiry::Delete,
+        }
+    }
+}
+
+/// An engine's options that make no sense.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum OptionsError {
+    /// A count that would let nothing through.
+    #[error("{setting} = 0 would let nothing through: it must be at least 1")]
+    Zero {
+        /// Which option.
+        setting: &'static str,
+    },
+    /// A time that would spin or never end.
+    #[error("{setting} = {value:?} must lie between {:?} and {:?}", Limits::MIN_PAUSE, Limits::MAX_PATIENCE)]
+    Duration {
+        /// Which option.
+        setting: &'static str,
+        /// What it was.
+        value: Duration,
+    },
+}
+
+impl Limits {
+    /// Anything shorter would be a busy loop.
+    pub const MIN_PAUSE: Duration = Duration::from_millis(1);
+    /// A month: anything longer is a mistake in the unit.
+    pub const MAX_PATIENCE: Duration = Duration::from_secs(31 * 24 * 60 * 60);
+}
+
+impl EngineOptions {
+    pub(super) fn check(&self) -> Result<(), OptionsError> {
+        let (limits, sweeping) = (&self.limits, &self.sweeping);
+        for (setting, value) in [
+            ("executions", limits.executions),
+            ("attached", limits.attached),
+            ("reply_bytes", limits.reply_bytes),
+            ("batch", sweeping.batch),
+        ] {
+            if value == 0 {
+                return Err(OptionsError::Zero { setting });
+            }
+        }
+        for (setting, value) in [
+            ("cache_revalidate", limits.cache_revalidate),
+            ("claim_patience", limits.claim_patience),
+            ("settle_patience", limits.settle_patience),
+            ("settle_give_up", limits.settle_give_up),
+            ("linger", limits.linger),
+            ("leases_every", sweeping.leases_every),
+            ("expired_every", sweeping.expired_every),
+            ("pause", sweeping.pause),
+        ] {
+            if value < Limits::MIN_PAUSE || value > Limits::MAX_PATIENCE {
+                return Err(OptionsError::Duration { setting, value });
+            }
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,230 @@
+//! What whoever executes holds.
+
+use std::fmt;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use super::apply::{Failed, Patience, Start};
+use super::operate::{By, Settled, settled};
+use super::{EngineError, Inner};
+use crate::RecordId;
+use crate::event::{Answer, Event};
+use crate::record::{Fence, Outcome, Record, RecoveryPoint};
+use crate::store::Stamped;
+use crate::time::{Instant, Stopwatch, instant};
+
+/// A tenure, and the record as it was last written under it.
+pub(super) struct Held {
+    pub inner: Arc<Inner>,
+    pub id: RecordId,
+    pub fence: Fence,
+    stamped: Mutex<Stamped>,
+    watch: Stopwatch,
+}
+
+impl Held {
+    pub(super) fn new(inner: Arc<Inner>, id: RecordId, stamped: Stamped, watch: Stopwatch) -> Arc<Self> {
+        let fence = stamped.record.fence;
+        Arc::new(Self { inner, id, fence, stamped: Mutex::new(stamped), watch })
+    }
+
+    // A panic while the lock is held cannot leave a record half written: it is replaced whole.
+    fn stamped(&self) -> MutexGuard<'_, Stamped> {
+        self.stamped.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub(super) fn record(&self) -> Record {
+        self.stamped().record.clone()
+    }
+
+    /// How long ago the claim was sent.
+    pub(super) fn age(&self) -> Duration {
+        self.watch.elapsed(&*self.inner.local_clock)
+    }
+
+    async fn apply(
+        &self,
+        event: &Event<'_>,
+        patience: Patience,
+    ) -> Result<(Answer, Option<Stamped>), Failed> {
+        let start = Start::Held(Box::new(self.stamped().clone()));
+        let applied = self.inner.apply(self.id, start, event, patience).await?;
+        if let Some(stamped) = applied.stamped.as_ref().filter(|stamped| stamped.record.fence == self.fence) {
+            *self.stamped() = stamped.clone();
+        }
+        Ok((applied.step.answer, applied.stamped))
+    }
+
+    /// Extends the lease, or tells that the tenure is over.
+    pub(super) async fn renew(&self) -> Result<Tenure, EngineError> {
+        let patience = Patience::Until(instant() + self.record().terms.lease / 4);
+        let (answer, _) =
+            self.apply(&Event::Renew { fence: self.fence }, patience).await.map_err(|failed| failed.error)?;
+        Ok(Tenure::of(&answer))
+    }
+
+    pub(super) async fn checkpoint(&self, point: RecoveryPoint) -> Result<Tenure, EngineError> {
+        let patience = Patience::Until(instant() + self.inner.limits.settle_patience);
+        let event = Event::Checkpoint { fence: self.fence, point };
+        let (answer, _) = self.apply(&event, patience).await.map_err(|failed| failed.error)?;
+        Ok(Tenure::of(&answer))
+    }
+
+    pub(super) async fn settle(&self, outcome: Outcome, until: Instant) -> Result<Settled, EngineError> {
+        let event = Event::Settle { fence: self.fence, outcome: outcome.clone() };
+        let (answer, stamped) =
+            self.apply(&event, Patience::Until(until)).await.map_err(|failed| failed.error)?;
+        Ok(match (settled(&answer, stamped.as_ref()), outcome) {
+            // The first try was written and its answer lost: the second finds its own work.
+            (Settled::Completed { reply, expires_at, by: By::Other }, Outcome::Completed(own))
+                if reply == own =>
+            {
+                Settled::Completed { reply, expires_at, by: By::This }
+            }
+            (settled, _) => settled,
+        })
+    }
+}
+
+/// Whether whoever asked still holds the tenure.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[must_use = "an owner whose tenure is over must not go on"]
+pub enum Tenure {
+    /// It goes on.
+    Held,
+    /// It is over: somebody else decides now.
+    Over,
+}
+
+impl Tenure {
+    pub(super) fn of(answer: &Answer) -> Self {
+        match answer {
+            Answer::Applied => Self::Held,
+            Answer::Decision(_)
+            | Answer::AlreadySettled(_)
+            | Answer::Fenced
+            | Answer::Conflict
+            | Answer::Lapsed
+            | Answer::Swept
+            | Answer::Left => Self::Over,
+        }
+    }
+}
+
+/// The right, and the duty, to do the work once.
+///
+/// It must be settled. Dropping it releases nothing: nobody could tell whether the work was done, so the lease lapses
+/// and the outcome becomes unknown.
+#[must_use = "a reservation that is not settled becomes an unknown outcome when its lease lapses"]
+pub struct Reservation {
+    held: Arc<Held>,
+    settled: Settlement,
+}
+
+#[derive(PartialEq, Eq)]
+enum Settlement {
+    Open,
+    Done,
+}
+
+impl Reservation {
+    pub(super) fn new(held: Arc<Held>) -> Self {
+        Self { held, settled: Settlement::Open }
+    }
+
+    pub(super) fn into_held(mut self) -> Arc<Held> {
+        self.settled = Settlement::Done;
+        self.held.clone()
+    }
+
+    /// Where the record lives.
+    pub fn id(&self) -> RecordId {
+        self.held.id
+    }
+
+    /// What every write must name.
+    pub fn fence(&self) -> Fence {
+        self.held.fence
+    }
+
+    /// Which tenure this is: 1, or more after a Resume.
+    pub fn attempt(&self) -> u32 {
+        self.held.record().attempt
+    }
+
+    /// The last phase that was committed. Work begins after it.
+    pub fn recovery_point(&self) -> Option<RecoveryPoint> {
+        self.held.record().recovery_point
+    }
+
+    /// Extends the lease.
+    pub async fn renew(&self) -> Result<Tenure, EngineError> {
+        self.held.renew().await
+    }
+
+    /// Notes that a phase was committed, and extends the lease.
+    pub async fn checkpoint(&self, point: RecoveryPoint) -> Result<Tenure, EngineError> {
+        self.held.checkpoint(point).await
+    }
+
+    /// Ends the tenure. A store that is away is asked again for as long as the engine's patience for it lasts.
+    pub async fn settle(mut self, outcome: Outcome) -> Result<Settled, EngineError> {
+        let until = instant() + self.held.inner.limits.settle_patience;
+        let settled = self.held.settle(outcome, until).await;
+        self.settled = Settlement::Done;
+        settled
+    }
+}
+
+impl Drop for Reservation {
+    fn drop(&mut self) {
+        if self.settled == Settlement::Open {
+            tracing::warn!(id = %self.held.id, "a reservation was dropped unsettled: its outcome will be unknown");
+        }
+    }
+}
+
+impl fmt::Debug for Reservation {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Reservation").field("id", &self.held.id).field("fence", &self.held.fence).finish()
+    }
+}
+
+/// What work that runs knows about itself. Settling is the engine's: the work returns its outcome.
+#[derive(Clone)]
+pub struct Operation {
+    pub(super) held: Arc<Held>,
+}
+
+impl Operation {
+    /// Where the record lives. Stable over retries and resumes, so it can be told to others.
+    pub fn id(&self) -> RecordId {
+        self.held.id
+    }
+
+    /// Names this tenure.
+    pub fn fence(&self) -> Fence {
+        self.held.fence
+    }
+
+    /// Which tenure this is: 1, or more after a Resume.
+    pub fn attempt(&self) -> u32 {
+        self.held.record().attempt
+    }
+
+    /// The last phase that was committed. Work begins after it.
+    pub fn recovery_point(&self) -> Option<RecoveryPoint> {
+        self.held.record().recovery_point
+    }
+
+    /// Notes that a phase was committed, and extends the lease.
+    pub async fn checkpoint(&self, point: RecoveryPoint) -> Result<Tenure, EngineError> {
+        self.held.checkpoint(point).await
+    }
+}
+
+impl fmt::Debug for Operation {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Operation").field("id", &self.held.id).field("fence", &self.held.fence).finish()
+    }
+}

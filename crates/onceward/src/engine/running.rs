@@ -1,0 +1,253 @@
+//! Doing the work, detached from whoever asked for it.
+
+use std::any::Any;
+use std::future::Future;
+use std::panic::AssertUnwindSafe;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::time::Duration;
+
+use futures_util::FutureExt as _;
+use tokio::sync::oneshot;
+
+use super::apply::Start;
+use super::observe::Observation;
+use super::operate::{By, Settled};
+use super::reservation::{Held, Operation, Tenure};
+use super::{Claimed, EngineError, Inner, Ran, Stage};
+use crate::RecordId;
+use crate::claim::Claim;
+use crate::event::Refusal;
+use crate::record::Outcome;
+use crate::time::{Instant, instant, sleep};
+
+/// What came of one try to claim and run.
+pub(super) enum Round<W> {
+    /// There is an answer.
+    Done(Ran),
+    /// Somebody else executes; the work is handed back for another try.
+    InProgress { refusal: Refusal, work: W },
+}
+
+type Answer<W> = oneshot::Sender<Result<Round<W>, EngineError>>;
+
+impl Inner {
+    /// Claims and, if it may, executes in a task of its own: a caller that goes away cancels neither.
+    pub(super) async fn start<W, F>(
+        self: &Arc<Self>,
+        id: RecordId,
+        claim: &Arc<Claim>,
+        work: W,
+        first: Start,
+    ) -> Result<Round<W>, EngineError>
+    where
+        W: FnOnce(Operation) -> F + Send + 'static,
+        F: Future<Output = Outcome> + Send + 'static,
+    {
+        self.accepting()?;
+        let permit = self.permit(&self.executions, "executions", self.limits.executions)?;
+        let (answer, answered) = oneshot::channel();
+        let (inner, claim) = (self.clone(), claim.clone());
+        tokio::spawn(async move {
+            match inner.claim(id, &claim, first).await {
+                Ok(Claimed::Reserved(reservation)) => {
+                    let held = reservation.into_held();
+                    inner.execute(&held, &claim, work, answer).await;
+                }
+                Ok(Claimed::Replay { reply, expires_at }) => {
+                    tell(answer, Ok(Round::Done(Ran::Replayed { reply, expires_at })));
+                }
+                Ok(Claimed::Refused(refusal @ Refusal::InProgress { .. })) => {
+                    tell(answer, Ok(Round::InProgress { refusal, work }));
+                }
+                Ok(Claimed::Refused(refusal)) => tell(answer, Ok(Round::Done(Ran::Refused(refusal)))),
+                Err(error) => tell(answer, Err(error)),
+            }
+            drop(permit);
+        });
+        answered.await.unwrap_or(Err(EngineError::Stopping))
+    }
+
+    async fn execute<W, F>(self: &Arc<Self>, held: &Arc<Held>, claim: &Claim, work: W, answer: Answer<W>)
+    where
+        W: FnOnce(Operation) -> F,
+        F: Future<Output = Outcome>,
+    {
+        let wake = self.running.begin(held.id);
+        if let Some(why) = self.refuse_to_begin(held, claim) {
+            self.observe(&claim.route, held.id, Observation::TooLate);
+            let ran = self.settle(held, claim, Outcome::Retryable(why.to_owned())).await;
+            return tell(answer, Ok(Round::Done(ran)));
+        }
+        let operation = Operation { held: held.clone() };
+        // Panics are caught, so that the outcome is settled as unknown instead of waiting for the lease to lapse.
+        let work = AssertUnwindSafe(async move { work(operation).await }).catch_unwind();
+        let mut work = std::pin::pin!(work);
+        let outcome = match self.watch(held, claim, work.as_mut()).await {
+            Watched::Ended(Ok(outcome)) => self.within_limits(outcome),
+            Watched::Ended(Err(_)) => {
+                self.observe(&claim.route, held.id, Observation::Panicked);
+                Outcome::Unknown("the work panicked".to_owned())
+            }
+            Watched::TimedOut => {
+                let why = format!("there was no outcome within {:?}", claim.timing.timeout);
+                let ran = self.settle(held, claim, Outcome::Unknown(why)).await;
+                drop(wake);
+                tell(answer, Ok(Round::Done(ran)));
+                return self.linger(held, claim, work).await;
+            }
+            Watched::Stopped => Outcome::Unknown("the engine was shut down while the work ran".to_owned()),
+        };
+        let ran = self.settle(held, claim, outcome.clone()).await;
+        let unsettled =
+            matches!((&ran, &outcome), (Ran::Unknown(_), Outcome::Completed(_) | Outcome::Retryable(_)));
+        drop(wake);
+        tell(answer, Ok(Round::Done(ran)));
+        if unsettled {
+            self.settle_late(held, claim, outcome).await;
+        }
+    }
+
+    /// Whether the claim is too old, or the engine too far in shutting down, for the work to begin.
+    fn refuse_to_begin(&self, held: &Held, claim: &Claim) -> Option<&'static str> {
+        // Half a lease leaves the other half for the work's first byte to travel. A process that slept longer than that
+        // may already have been declared lost.
+        if held.age() >= claim.terms.lease / 2 {
+            return Some("too much time had passed since the claim, so the work was not begun");
+        }
+        if *self.stop.borrow() == Stage::Stopped {
+            return Some("the engine was shut down before the work had begun");
+        }
+        None
+    }
+
+    /// Polls the work beside its timeout, its renewals and the engine's end.
+    async fn watch<F>(&self, held: &Arc<Held>, claim: &Claim, work: Pin<&mut F>) -> Watched
+    where
+        F: Future<Output = Result<Outcome, Box<dyn Any + Send>>>,
+    {
+        let renewals = renew_until_over(held.clone(), claim.terms.lease, claim.timing.timeout);
+        tokio::select! {
+            biased;
+            ended = work => Watched::Ended(ended),
+            () = sleep(claim.timing.timeout) => Watched::TimedOut,
+            () = renewals => Watched::TimedOut,
+            () = self.stopped() => Watched::Stopped,
+        }
+    }
+
+    /// What the work still brings after its timeout is the truth about an unknown outcome.
+    async fn linger<F>(&self, held: &Arc<Held>, claim: &Claim, work: Pin<&mut F>)
+    where
+        F: Future<Output = Result<Outcome, Box<dyn Any + Send>>>,
+    {
+        tokio::select! {
+            biased;
+            ended = work => if let Ok(outcome) = ended {
+                self.settle_late(held, claim, self.within_limits(outcome)).await;
+            },
+            () = sleep(self.limits.linger) => {}
+            () = self.stopped() => {}
+        }
+    }
+
+    async fn stopped(&self) {
+        // The sender lives in the engine itself, so this ends only when the engine is stopped.
+        let stopped = self.stop.subscribe().wait_for(|stage| *stage == Stage::Stopped).await.is_ok();
+        debug_assert!(stopped, "the engine outlives its own channel");
+    }
+
+    fn within_limits(&self, outcome: Outcome) -> Outcome {
+        match &outcome {
+            Outcome::Completed(reply) if reply.bytes() > self.limits.reply_bytes => {
+                Outcome::Unknown(format!(
+                    "the work was done, but its reply of {} bytes is over the limit of {} and could not be kept",
+                    reply.bytes(),
+                    self.limits.reply_bytes
+                ))
+            }
+            Outcome::Completed(_) | Outcome::Retryable(_) | Outcome::Unknown(_) => outcome,
+        }
+    }
+
+    /// Settles and turns what stands in the store into the caller's answer.
+    async fn settle(&self, held: &Arc<Held>, claim: &Claim, outcome: Outcome) -> Ran {
+        let why = match &outcome {
+            Outcome::Completed(_) => String::new(),
+            Outcome::Retryable(why) | Outcome::Unknown(why) => why.clone(),
+        };
+        match held.settle(outcome, instant() + self.limits.settle_patience).await {
+            Ok(Settled::Completed { reply, expires_at, by: By::This }) => {
+                self.observe(&claim.route, held.id, Observation::Completed);
+                Ran::Executed { reply, expires_at }
+            }
+            Ok(Settled::Completed { reply, expires_at, .. }) => Ran::Replayed { reply, expires_at },
+            Ok(Settled::Retryable) => {
+                self.observe(&claim.route, held.id, Observation::Released);
+                Ran::Retryable(why)
+            }
+            Ok(Settled::Unknown) => {
+                self.observe(&claim.route, held.id, Observation::Lost);
+                Ran::Unknown(why)
+            }
+            Ok(Settled::Fenced) => {
+                self.observe(&claim.route, held.id, Observation::Fenced);
+                self.answer_from_record(held.id, claim).await
+            }
+            Err(error) => Ran::Unknown(format!("the outcome could not be stored: {error}")),
+        }
+    }
+
+    /// An owner whose tenure is over answers what any retry would be told, never from its own bytes.
+    async fn answer_from_record(self: &Inner, id: RecordId, claim: &Claim) -> Ran {
+        match self.peek(id, claim).await {
+            Ok(Some(ran)) => ran,
+            Ok(None) => Ran::Unknown("the tenure was over before the outcome came".to_owned()),
+            Err(error) => {
+                Ran::Unknown(format!("the tenure was over, and the record could not be read: {error}"))
+            }
+        }
+    }
+
+    async fn settle_late(&self, held: &Arc<Held>, claim: &Claim, outcome: Outcome) {
+        let until = instant() + self.limits.settle_give_up;
+        match held.settle(outcome, until).await {
+            Ok(Settled::Completed { by: By::This, .. }) => {
+                self.observe(&claim.route, held.id, Observation::Completed);
+            }
+            Ok(Settled::Retryable) => self.observe(&claim.route, held.id, Observation::Released),
+            Ok(Settled::Fenced) => self.observe(&claim.route, held.id, Observation::Fenced),
+            Ok(Settled::Completed { .. } | Settled::Unknown) => {}
+            Err(error) => tracing::error!(id = %held.id, %error, "a late outcome could not be stored"),
+        }
+    }
+}
+
+enum Watched {
+    Ended(Result<Outcome, Box<dyn Any + Send>>),
+    TimedOut,
+    Stopped,
+}
+
+/// Renews for as long as the work may take, and returns when the tenure is over. Work that ends within half a lease
+/// never renews.
+async fn renew_until_over(held: Arc<Held>, lease: Duration, timeout: Duration) {
+    let deadline: Instant = instant() + timeout;
+    loop {
+        sleep(lease / 2).await;
+        if instant() >= deadline {
+            return;
+        }
+        match held.renew().await {
+            Ok(Tenure::Held) => {}
+            Ok(Tenure::Over) => return,
+            // The store is away. The lease may lapse meanwhile; the work goes on, and its outcome is settled by fence.
+            Err(error) => tracing::warn!(id = %held.id, %error, "a lease could not be renewed"),
+        }
+    }
+}
+
+fn tell<W>(answer: Answer<W>, what: Result<Round<W>, EngineError>) {
+    // A caller that has gone away gets its answer by retrying.
+    drop(answer.send(what));
+}

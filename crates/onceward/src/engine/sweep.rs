@@ -1,0 +1,157 @@
+//! Lapsed leases and expired records, looked for in small batches.
+//!
+//! Sweeping is never needed for a right answer: a claim that meets a lapsed or expired record decides by itself. It
+//! keeps the store small, and tells operators of outcomes that nobody asks after.
+
+use std::sync::{Arc, Weak};
+use std::time::Duration;
+
+use super::apply::{Patience, Start};
+use super::observe::Observation;
+use super::{Engine, EngineError, Inner, Stage};
+use crate::RecordId;
+use crate::event::{Answer, Event, Write};
+use crate::store::{Cursor, Due, Scan, Stamped, Which};
+use crate::time::{instant, sleep};
+
+/// What one batch came to.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct SweepReport {
+    /// Records looked at.
+    pub looked_at: usize,
+    /// Leases that had lapsed and are settled or unknown now.
+    pub lapsed: usize,
+    /// Records past their window that are gone or emptied now.
+    pub swept: usize,
+    /// Records that could not be read; they stay.
+    pub unreadable: usize,
+}
+
+impl SweepReport {
+    const fn add(&mut self, other: Self) {
+        self.looked_at += other.looked_at;
+        self.lapsed += other.lapsed;
+        self.swept += other.swept;
+        self.unreadable += other.unreadable;
+    }
+}
+
+impl Engine {
+    /// Looks at every lapsed lease. Done in the background already; for tests and for operators in a hurry.
+    pub async fn sweep_leases(&self) -> Result<SweepReport, EngineError> {
+        self.inner.sweep_all(Due::Leases).await
+    }
+
+    /// Looks at every record past its window. Done in the background already.
+    pub async fn sweep_expired(&self) -> Result<SweepReport, EngineError> {
+        self.inner.sweep_all(Due::Expired).await
+    }
+}
+
+/// Starts both sweepers. They hold the engine weakly, and so end with it.
+pub(super) fn start(inner: &Arc<Inner>) {
+    for (due, every) in
+        [(Due::Leases, inner.sweeping.leases_every), (Due::Expired, inner.sweeping.expired_every)]
+    {
+        tokio::spawn(keep_sweeping(Arc::downgrade(inner), due, every));
+    }
+}
+
+async fn keep_sweeping(inner: Weak<Inner>, due: Due, every: Duration) {
+    let (mut pause, mut after) = (every, None);
+    loop {
+        sleep(pause).await;
+        let Some(inner) = inner.upgrade() else { return };
+        if *inner.stop.borrow() != Stage::Open {
+            return;
+        }
+        (pause, after) = match inner.sweep(due, after).await {
+            // There is more, and the claims come first.
+            Ok((_, Some(next))) => (inner.sweeping.pause, Some(next)),
+            Ok((_, None)) => (every, None),
+            Err(error) => {
+                tracing::warn!(?due, %error, "sweeping failed, and is tried again later");
+                (every, None)
+            }
+        };
+    }
+}
+
+impl Inner {
+    async fn sweep_all(&self, due: Due) -> Result<SweepReport, EngineError> {
+        let (mut total, mut after) = (SweepReport::default(), None);
+        loop {
+            let (report, next) = self.sweep(due, after).await?;
+            total.add(report);
+            if next.is_none() {
+                return Ok(total);
+            }
+            after = next;
+        }
+    }
+
+    /// One batch, and where the next begins: what may not be touched yet must not hide what comes after it.
+    async fn sweep(
+        &self,
+        due: Due,
+        after: Option<Cursor>,
+    ) -> Result<(SweepReport, Option<Cursor>), EngineError> {
+        let scan = Scan { which: Which::Due(due), after, limit: self.sweeping.batch };
+        let page = self.store.scan(scan).await?;
+        let moment = self.store_clock.saw(page.now);
+        if due == Due::Expired && moment.expiry_now < moment.now {
+            self.observe("", RecordId::IDENTITY, Observation::ExpirySuspended);
+            return Ok((SweepReport::default(), None));
+        }
+        let event = Event::Sweep { expiry: self.sweeping.expiry };
+        let mut report = SweepReport { looked_at: page.entries.len(), ..SweepReport::default() };
+        let mut spent = Vec::new();
+        for entry in page.entries {
+            let Ok(record) = entry.record else {
+                self.observe("", entry.id, Observation::StoreError);
+                report.unreadable += 1;
+                continue;
+            };
+            let step = (self.machine)(Some(&record), moment, &event);
+            match step.write {
+                Write::Keep => {}
+                // Deleted together, each only if it is still the version that was judged.
+                Write::Remove => spent.push((entry.id, entry.version)),
+                Write::Put(_) => {
+                    let route = record.subject.route.clone();
+                    let start = Start::Held(Box::new(Stamped { record, version: entry.version }));
+                    let applied = self
+                        .apply(entry.id, start, &event, Patience::Claim(instant()))
+                        .await
+                        .map_err(|failed| failed.error)?;
+                    match applied.step.answer {
+                        Answer::Lapsed => {
+                            self.observe(&route, entry.id, Observation::Lapsed);
+                            report.lapsed += 1;
+                        }
+                        Answer::Swept => {
+                            self.observe(&route, entry.id, Observation::Swept);
+                            report.swept += 1;
+                        }
+                        // Somebody else was faster.
+                        Answer::Decision(_)
+                        | Answer::Applied
+                        | Answer::AlreadySettled(_)
+                        | Answer::Fenced
+                        | Answer::Conflict
+                        | Answer::Left => {}
+                    }
+                }
+            }
+        }
+        if !spent.is_empty() {
+            let first = spent[0].0;
+            let count = self.store.forget(spent).await?;
+            for _ in 0..count {
+                self.observe("", first, Observation::Swept);
+            }
+            report.swept += count;
+        }
+        Ok((report, page.next))
+    }
+}

@@ -1,0 +1,193 @@
+//! What can happen to a record, and what can come of it: the words that the machine speaks.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use crate::claim::Claim;
+use crate::record::{Fence, Letter, Outcome, Record, RecoveryPoint, Reply};
+use crate::{OwnerToken, Timestamp};
+
+/// The store's time, twice: as it is, and as far as expiry may trust it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Moment {
+    /// Decides about leases. Too late is safe: the outcome becomes unknown.
+    pub now: Timestamp,
+    /// Decides about expiry. Held back while the store's clock runs ahead, because too late would re-execute.
+    pub expiry_now: Timestamp,
+}
+
+/// What happens to a record.
+#[derive(Debug, Clone)]
+pub enum Event<'a> {
+    /// A request wants the work done.
+    Claim {
+        /// What it asks for.
+        claim: &'a Claim,
+        /// Who asks.
+        owner: OwnerToken,
+        /// What the record shows of the key.
+        label: &'a str,
+    },
+    /// The completer takes a lapsed operation over, if it may be resumed.
+    Resume {
+        /// Who takes over.
+        owner: OwnerToken,
+    },
+    /// The owner needs more time.
+    Renew {
+        /// Its tenure.
+        fence: Fence,
+    },
+    /// The owner has committed a phase.
+    Checkpoint {
+        /// Its tenure.
+        fence: Fence,
+        /// The phase.
+        point: RecoveryPoint,
+    },
+    /// The owner is done.
+    Settle {
+        /// Its tenure.
+        fence: Fence,
+        /// How it ended.
+        outcome: Outcome,
+    },
+    /// Someone who knows, a webhook or a probe, says that it happened.
+    Evidence {
+        /// The answer it had.
+        reply: Arc<Reply>,
+        /// Who says so.
+        by: String,
+    },
+    /// A probe could not tell.
+    Inconclusive {
+        /// The first pause; each further one is twice as long.
+        backoff: Duration,
+        /// How many probes there are in all.
+        limit: u32,
+    },
+    /// Someone decides an unknown outcome.
+    Resolve {
+        /// What it was.
+        verdict: Resolution,
+        /// Who says so.
+        by: String,
+        /// Why.
+        reason: String,
+    },
+    /// An operator ends the window early, with time left for caches to notice.
+    Expire {
+        /// How long the answer may still be given.
+        after: Duration,
+    },
+    /// The sweeper came by.
+    Sweep {
+        /// What becomes of a record past its window.
+        expiry: Expiry,
+    },
+}
+
+/// What an unknown outcome is resolved to.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Resolution {
+    /// It happened, and this is the answer.
+    Completed(Arc<Reply>),
+    /// It did not happen: the next claim executes.
+    Retryable,
+}
+
+/// What becomes of a record past its window.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Expiry {
+    /// It is removed.
+    #[default]
+    Delete,
+    /// It stays for audit, without its body.
+    Soft,
+}
+
+/// What is to be written, what to say, and what operators should hear of.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Step {
+    /// What becomes of the record.
+    pub write: Write,
+    /// What whoever asked is told once that is written.
+    pub answer: Answer,
+    /// What is worth counting or alarming about.
+    pub notice: Option<Notice>,
+}
+
+/// What becomes of the record.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Write {
+    /// Nothing.
+    Keep,
+    /// It becomes this.
+    Put(Box<Record>),
+    /// It goes.
+    Remove,
+}
+
+/// What whoever asked is told.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Answer {
+    /// To a claim or a completer.
+    Decision(Decision),
+    /// To an owner, a prober or an operator: it is so now.
+    Applied,
+    /// To an owner: it was settled before, with this reply where it was completed.
+    AlreadySettled(Option<Arc<Reply>>),
+    /// To an owner whose tenure is over: nothing of its state was changed.
+    Fenced,
+    /// To an operator or a prober: the record is not, or no longer, where this can be done.
+    Conflict,
+    /// To the sweeper: the lease had lapsed, and the outcome is unknown or known from evidence now.
+    Lapsed,
+    /// To the sweeper: past its window and swept.
+    Swept,
+    /// To the sweeper: not to be touched, or not yet.
+    Left,
+}
+
+/// What a claim is told.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Decision {
+    /// Do the work. The written record has the fence.
+    Execute,
+    /// Do the rest of the work.
+    Resume(RecoveryPoint),
+    /// The work was done: this is the answer.
+    Replay(Arc<Reply>),
+    /// Do nothing.
+    Refuse(Refusal),
+}
+
+/// Why a claim was refused.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Refusal {
+    /// The key names another request.
+    Mismatch,
+    /// The work is being done.
+    InProgress {
+        /// When it is worth asking again.
+        retry_after: Duration,
+    },
+    /// The work may have been done; it is being found out, or waits for an operator.
+    Unknown {
+        /// When it is worth asking again.
+        retry_after: Duration,
+        /// Whether anybody still asks after it.
+        letter: Letter,
+    },
+}
+
+/// What is worth counting or alarming about.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Notice {
+    /// A result contradicts what was decided before: something may have happened twice.
+    Contradiction,
+    /// The fingerprint was made under other settings and could not be compared.
+    Uncompared,
+    /// Nothing asks after the outcome any more: an operator must.
+    DeadLettered,
+}

@@ -1,0 +1,185 @@
+//! Where a record lives: one 16-byte id, made from namespace, scope and key.
+
+use std::fmt;
+use std::str::FromStr;
+
+use serde::{Deserialize, Serialize};
+
+use crate::digest::Digest;
+use crate::{Key, Scope, Secret};
+
+/// The only primary key of a record, and a ready distribution key: 16 bytes of a hash.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+pub struct RecordId([u8; 16]);
+
+impl RecordId {
+    /// Where a store's own identity is remembered. No key hashes here but by a 2⁻¹²⁸ accident.
+    pub(crate) const IDENTITY: Self = Self([0; 16]);
+
+    /// An id from its bytes.
+    pub const fn from_bytes(bytes: [u8; 16]) -> Self {
+        Self(bytes)
+    }
+
+    /// The id's bytes.
+    pub const fn as_bytes(&self) -> &[u8; 16] {
+        &self.0
+    }
+}
+
+impl fmt::Display for RecordId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.iter().try_for_each(|byte| write!(f, "{byte:02x}"))
+    }
+}
+
+impl fmt::Debug for RecordId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Display::fmt(self, f)
+    }
+}
+
+/// A text that is no record id.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error(
+    "{text:?} is not a record id: it must be 32 hexadecimal digits, as the console and the logs show them"
+)]
+pub struct NotARecordId {
+    text: String,
+}
+
+impl FromStr for RecordId {
+    type Err = NotARecordId;
+
+    fn from_str(text: &str) -> Result<Self, Self::Err> {
+        let refused = || NotARecordId { text: text.chars().take(64).collect() };
+        if text.len() != 32 || !text.bytes().all(|byte| byte.is_ascii_hexdigit()) {
+            return Err(refused());
+        }
+        u128::from_str_radix(text, 16).map(|number| Self(number.to_be_bytes())).map_err(|_| refused())
+    }
+}
+
+/// What turns a scope and a key into an id. Changing any of it makes every stored key unfindable, so a store remembers
+/// a verifier of it and an engine with another one is refused.
+///
+/// ```
+/// use onceward::{Identity, Key, Scope};
+/// let identity = Identity::new("default", "authorization")?;
+/// let id = identity.id_of(&Scope::new("acme")?, &Key::new("k")?);
+/// assert_ne!(id, Identity::new("other", "authorization")?.id_of(&Scope::new("acme")?, &Key::new("k")?));
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+#[derive(Debug, Clone)]
+pub struct Identity {
+    namespace: String,
+    scope_rule: String,
+    secret: Option<Secret>,
+}
+
+/// An identity that cannot be used.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("the {setting} {value:?} must have 1 to {} bytes", Identity::MAX_BYTES)]
+pub struct IdentityError {
+    setting: &'static str,
+    value: String,
+}
+
+impl Identity {
+    /// A namespace and a scope rule are names that people choose and read.
+    pub const MAX_BYTES: usize = 255;
+
+    /// `namespace` lets several engines share a store without meeting; `scope_rule` says, in words that the caller
+    /// chooses, how scopes are made, so that a change of that rule is noticed.
+    pub fn new(namespace: &str, scope_rule: &str) -> Result<Self, IdentityError> {
+        for (setting, value) in [("namespace", namespace), ("scope rule", scope_rule)] {
+            if value.is_empty() || value.len() > Self::MAX_BYTES {
+                return Err(IdentityError { setting, value: value.chars().take(64).collect() });
+            }
+        }
+        Ok(Self { namespace: namespace.to_owned(), scope_rule: scope_rule.to_owned(), secret: None })
+    }
+
+    /// Keys the ids, so that whoever reads the database cannot confirm a guess. Keys are then not stored readably.
+    pub fn with_secret(mut self, secret: Secret) -> Self {
+        self.secret = Some(secret);
+        self
+    }
+
+    /// The namespace.
+    pub fn namespace(&self) -> &str {
+        &self.namespace
+    }
+
+    /// The id of a key in a scope.
+    pub fn id_of(&self, scope: &Scope, key: &Key) -> RecordId {
+        let mut digest = Digest::new(self.secret.as_ref(), "id");
+        digest.part(self.namespace.as_bytes());
+        digest.part(scope.as_str().as_bytes());
+        digest.part(key.as_str().as_bytes());
+        RecordId(first_half(digest.finish()))
+    }
+
+    /// What the record shows of its key: the key itself, or nothing that helps a guess where there is a secret.
+    pub(crate) fn label(&self, id: RecordId, key: &Key) -> String {
+        match self.secret {
+            None => key.as_str().to_owned(),
+            Some(_) => format!("#{id}"),
+        }
+    }
+
+    /// Finds the namespace's entry in a store without writing its name there.
+    pub(crate) fn namespace_hash(&self) -> [u8; 16] {
+        let mut digest = Digest::new(None, "namespace");
+        digest.part(self.namespace.as_bytes());
+        first_half(digest.finish())
+    }
+
+    /// Equal for equal settings, and useless for finding the secret out.
+    pub(crate) fn verifier(&self) -> [u8; 16] {
+        let mut digest = Digest::new(self.secret.as_ref(), "identity");
+        digest.part(self.namespace.as_bytes());
+        digest.part(self.scope_rule.as_bytes());
+        first_half(digest.finish())
+    }
+}
+
+fn first_half(digest: [u8; 32]) -> [u8; 16] {
+    let mut half = [0; 16];
+    half.copy_from_slice(&digest[..16]);
+    half
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_id_survives_its_text_form_and_nonsense_is_refused() {
+        let id = RecordId::from_bytes([0xab; 16]);
+        assert_eq!(id.to_string().parse(), Ok(id));
+        for nonsense in ["", "abc", &"g".repeat(32), &"+".repeat(32), &"a".repeat(33)] {
+            assert!(nonsense.parse::<RecordId>().is_err(), "{nonsense}");
+        }
+    }
+
+    #[test]
+    fn a_secret_changes_ids_and_verifier_and_hides_the_key() {
+        let plain = Identity::new("n", "fixed").unwrap();
+        let keyed = plain.clone().with_secret(Secret::new(*b"0123456789abcdef").unwrap());
+        let (scope, key) = (Scope::new("s").unwrap(), Key::new("visible").unwrap());
+        assert_ne!(plain.id_of(&scope, &key), keyed.id_of(&scope, &key));
+        assert_ne!(plain.verifier(), keyed.verifier());
+        assert_eq!(plain.label(plain.id_of(&scope, &key), &key), "visible");
+        assert!(!keyed.label(keyed.id_of(&scope, &key), &key).contains("visible"));
+    }
+
+    #[test]
+    fn namespace_scope_and_key_cannot_borrow_from_each_other() {
+        let id = |namespace: &str, scope: &str, key: &str| {
+            Identity::new(namespace, "r").unwrap().id_of(&Scope::new(scope).unwrap(), &Key::new(key).unwrap())
+        };
+        assert_ne!(id("a", "bc", "d"), id("ab", "c", "d"));
+        assert_ne!(id("a", "b", "cd"), id("a", "bc", "d"));
+    }
+}

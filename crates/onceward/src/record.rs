@@ -1,0 +1,487 @@
+//! What is remembered about one operation. Records outlive the code that wrote them: a change here is a change of the
+//! stored format, and `codec.rs` has the test that says so.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytes::Bytes;
+use serde::{Deserialize, Serialize};
+
+use crate::claim::Claim;
+use crate::event::{Moment, Refusal, Resolution};
+use crate::{Fingerprint, OwnerToken, ProfileId, Timestamp};
+
+/// Names one tenure of execution. Every write of an owner must present it.
+///
+/// It is the store's time in microseconds when the tenure began, and always above the fence before it. So it rises
+/// within a record, and does not come back when a key is claimed anew after its record was swept: by then time has moved
+/// on by the whole retention. It fits the 53 bits that every JSON reader keeps exactly, until the year 2255.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+pub struct Fence(u64);
+
+impl Fence {
+    /// A fence that was written down elsewhere.
+    pub const fn from_number(number: u64) -> Self {
+        Self(number)
+    }
+
+    /// The number to write down.
+    pub const fn as_number(self) -> u64 {
+        self.0
+    }
+
+    pub(crate) fn next(previous: Option<Self>, now: Timestamp) -> Self {
+        let above = previous.map_or(1, |fence| fence.0.saturating_add(1));
+        Self(above.max(now.as_micros()))
+    }
+}
+
+/// One operation, as the store keeps it.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Record {
+    /// Whose operation this is, for people to read.
+    pub subject: Subject,
+    /// What was asked for.
+    pub fingerprint: Fingerprint,
+    /// How the operation is to be treated, fixed when it was claimed.
+    pub terms: Terms,
+    /// When the present execution was claimed.
+    pub created_at: Timestamp,
+    /// The fence of the Execute that began this execution; Resume leaves it.
+    pub origin: Fence,
+    /// The fence of the present tenure.
+    pub fence: Fence,
+    /// Who holds, or last held, the tenure.
+    pub owner: OwnerToken,
+    /// Tenures of this execution: 1 after Execute, one more with each Resume.
+    pub attempt: u32,
+    /// The last phase that is known to have been committed.
+    pub recovery_point: Option<RecoveryPoint>,
+    /// A completed result that came when it could not be applied.
+    pub evidence: Option<Evidence>,
+    /// Who decided an unknown outcome, and why.
+    pub verdict: Option<Verdict>,
+    /// What went wrong last, in words without keys or bodies.
+    pub last_error: Option<String>,
+    /// Where it stands.
+    pub state: State,
+}
+
+/// Where an operation stands.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub enum State {
+    /// Someone executes, as long as the lease lives.
+    InProgress {
+        /// When the lease lapses.
+        lease_until: Timestamp,
+    },
+    /// It happened, and this is the answer.
+    Completed {
+        /// What every retry gets.
+        reply: Arc<Reply>,
+        /// When it was settled.
+        settled_at: Timestamp,
+        /// When the key may name a new operation.
+        expires_at: Timestamp,
+    },
+    /// It was proven not to have happened: the next claim executes.
+    FailedRetryable {
+        /// When it was settled.
+        settled_at: Timestamp,
+        /// When the record may be swept.
+        expires_at: Timestamp,
+    },
+    /// Nobody can be sure. Never expires, never re-executes by itself.
+    Unknown {
+        /// Since when.
+        since: Timestamp,
+        /// When reconciliation should look next.
+        due_at: Timestamp,
+        /// How often a probe was inconclusive.
+        probes: u32,
+        /// Whether only an operator, a late owner or a webhook can settle it.
+        letter: Letter,
+    },
+    /// Its window is over; kept for audit without its body.
+    Expired {
+        /// The status of the dropped reply, if it had one.
+        status: Option<u16>,
+        /// When the window ended.
+        expires_at: Timestamp,
+    },
+}
+
+impl State {
+    /// The state's name wherever a person or a program can see it.
+    pub const fn name(&self) -> &'static str {
+        match self {
+            Self::InProgress { .. } => "in_progress",
+            Self::Completed { .. } => "completed",
+            Self::FailedRetryable { .. } => "failed_retryable",
+            Self::Unknown { .. } => "unknown",
+            Self::Expired { .. } => "expired",
+        }
+    }
+}
+
+/// Whether an unknown outcome is still being asked after.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Letter {
+    /// Reconciliation goes on.
+    Live,
+    /// Asking was given up: it waits among the dead letters.
+    Dead,
+}
+
+/// Whose operation a record is, for people to read.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Subject {
+    /// The scope's text.
+    pub scope: String,
+    /// The key, or its id where keys are kept secret.
+    pub key: String,
+    /// The route or the kind of work, for metrics and lists.
+    pub route: String,
+}
+
+/// How one operation is to be treated. Stored with it, so that a changed configuration changes new operations only.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Terms {
+    /// How long a tenure lasts without being renewed.
+    pub lease: Duration,
+    /// What a lapsed lease means.
+    pub on_lapse: OnLapse,
+    /// How long a completed answer is promised to be replayed.
+    pub retention: Duration,
+    /// How much longer it is kept than promised, at most; at least half of it.
+    pub grace: Duration,
+}
+
+impl Default for Terms {
+    fn default() -> Self {
+        Self {
+            lease: Duration::from_secs(60),
+            on_lapse: OnLapse::Unknown,
+            retention: Duration::from_secs(24 * 60 * 60),
+            grace: Duration::from_secs(60 * 60),
+        }
+    }
+}
+
+/// What a lapsed lease means.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub enum OnLapse {
+    /// The outcome is unknown.
+    Unknown,
+    /// Where there is a recovery point, the work goes on from there.
+    Resume {
+        /// Tenures altogether; the next lapse is a dead letter.
+        attempts: u32,
+        /// How long after the lapse somebody may still take over.
+        within: Duration,
+    },
+}
+
+/// What a retry gets back.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Reply {
+    /// An HTTP status; 200 where the work is not HTTP.
+    pub status: u16,
+    /// Header names and values in order, every value of a repeated name included.
+    pub headers: Vec<(String, Bytes)>,
+    /// The body.
+    pub body: Bytes,
+    /// The caller's own version of its replies, so that a new release can tell an old reply.
+    pub version: u32,
+}
+
+impl Reply {
+    /// A reply of status 200 without headers, for work that is not HTTP.
+    pub fn new(body: impl Into<Bytes>) -> Self {
+        Self { status: 200, headers: Vec::new(), body: body.into(), version: 1 }
+    }
+
+    /// The same reply with another status.
+    pub fn with_status(mut self, status: u16) -> Self {
+        self.status = status;
+        self
+    }
+
+    /// What it weighs in a cache or against a limit.
+    pub fn bytes(&self) -> usize {
+        self.headers.iter().map(|(name, value)| name.len() + value.len()).sum::<usize>() + self.body.len()
+    }
+}
+
+/// A phase that was committed, and what the next one needs to know.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct RecoveryPoint {
+    name: String,
+    data: Bytes,
+}
+
+/// A recovery point that cannot be kept.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum RecoveryPointError {
+    /// The name is empty or long.
+    #[error("the recovery point {name:?} must have a name of 1 to {} bytes", RecoveryPoint::MAX_NAME_BYTES)]
+    Name {
+        /// The name's beginning.
+        name: String,
+    },
+    /// The data would not fit.
+    #[error(
+        "the recovery point {name:?} carries {found} bytes, but at most {} are kept: store the rest yourself and keep a reference",
+        RecoveryPoint::MAX_DATA_BYTES
+    )]
+    Data {
+        /// The point's name.
+        name: String,
+        /// How much it carried.
+        found: usize,
+    },
+}
+
+impl RecoveryPoint {
+    /// A name that people read in a list.
+    pub const MAX_NAME_BYTES: usize = 64;
+    /// A recovery point is written on every phase: it holds references, not documents.
+    pub const MAX_DATA_BYTES: usize = 16 * 1024;
+
+    /// Names a phase that was committed.
+    pub fn new(name: &str, data: impl Into<Bytes>) -> Result<Self, RecoveryPointError> {
+        let data = data.into();
+        if name.is_empty() || name.len() > Self::MAX_NAME_BYTES {
+            return Err(RecoveryPointError::Name { name: name.chars().take(64).collect() });
+        }
+        if data.len() > Self::MAX_DATA_BYTES {
+            return Err(RecoveryPointError::Data { name: name.to_owned(), found: data.len() });
+        }
+        Ok(Self { name: name.to_owned(), data })
+    }
+
+    /// The phase.
+    pub fn name(&self) -> &str {
+        &self.name
+    }
+
+    /// What the next phase needs to know.
+    pub const fn data(&self) -> &Bytes {
+        &self.data
+    }
+}
+
+/// How an execution ended.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Outcome {
+    /// It happened, and this is the answer.
+    Completed(Arc<Reply>),
+    /// It is proven not to have happened. The words say why, without keys or bodies.
+    Retryable(String),
+    /// Nobody can be sure. The words say why, without keys or bodies.
+    Unknown(String),
+}
+
+impl Outcome {
+    /// It happened, and this is the answer.
+    pub fn completed(reply: Reply) -> Self {
+        Self::Completed(Arc::new(reply))
+    }
+}
+
+/// A completed result that came when it could not be applied: from an owner that was fenced, or before the lease lapsed.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Evidence {
+    /// The tenure it speaks of.
+    pub fence: Fence,
+    /// The answer.
+    pub reply: Arc<Reply>,
+    /// When it came.
+    pub at: Timestamp,
+}
+
+/// Who decided an unknown outcome, and why.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Verdict {
+    /// An operator, a webhook, a probe.
+    pub by: String,
+    /// In their own words.
+    pub reason: String,
+    /// When.
+    pub at: Timestamp,
+}
+
+/// A retry sooner than this would only meet the same refusal.
+const RETRY_AFTER_MIN: Duration = Duration::from_secs(1);
+/// Most executions end within seconds, so a client is not told to wait for the whole lease.
+const RETRY_AFTER_MAX: Duration = Duration::from_secs(5);
+/// That a failure was retryable soon stops mattering: a key that comes later is executed all the same.
+const RETRYABLE_RETENTION_MAX: Duration = Duration::from_secs(60 * 60);
+/// Error texts are for lists and logs; what is longer is cut.
+const ERROR_BYTES_MAX: usize = 512;
+
+/// How each state is entered. Only the machine decides when.
+impl Record {
+    pub(crate) fn claimed(
+        previous: Option<&Self>,
+        at: Moment,
+        claim: &Claim,
+        owner: OwnerToken,
+        label: &str,
+    ) -> Self {
+        let fence = Fence::next(previous.map(|record| record.fence), at.now);
+        Self {
+            subject: Subject {
+                scope: claim.scope.as_str().to_owned(),
+                key: label.to_owned(),
+                route: claim.route.clone(),
+            },
+            fingerprint: claim.fingerprint,
+            terms: claim.terms.clone(),
+            created_at: at.now,
+            origin: fence,
+            fence,
+            owner,
+            attempt: 1,
+            recovery_point: None,
+            evidence: None,
+            verdict: None,
+            last_error: None,
+            state: State::InProgress { lease_until: at.now.after(claim.terms.lease) },
+        }
+    }
+
+    /// A verdict in place of a record that cannot be read.
+    pub(crate) fn replaced(at: Moment, verdict: &Resolution, by: &str, reason: &str) -> Self {
+        let fence = Fence::next(None, at.now);
+        let mut record = Self {
+            subject: Subject { scope: String::new(), key: String::new(), route: "unreadable".to_owned() },
+            fingerprint: Fingerprint::new(ProfileId::NONE, [0; 32]),
+            terms: Terms::default(),
+            created_at: at.now,
+            origin: fence,
+            fence,
+            owner: OwnerToken::named(by),
+            attempt: 1,
+            recovery_point: None,
+            evidence: None,
+            verdict: None,
+            last_error: None,
+            state: State::Unknown { since: at.now, due_at: at.now, probes: 0, letter: Letter::Dead },
+        };
+        match verdict {
+            Resolution::Completed(reply) => record.complete(at, reply),
+            Resolution::Retryable => record.release(at, reason),
+        }
+        record.judge(at, by, reason);
+        record
+    }
+
+    pub(crate) fn extend_lease(&mut self, at: Moment) {
+        self.state = State::InProgress { lease_until: at.now.after(self.terms.lease) };
+    }
+
+    pub(crate) fn complete(&mut self, at: Moment, reply: &Arc<Reply>) {
+        let kept = self.terms.retention.saturating_add(self.jittered_grace());
+        self.state =
+            State::Completed { reply: reply.clone(), settled_at: at.now, expires_at: at.now.after(kept) };
+        // What another tenure claims to have done is not answered by this one: it stays for the operator.
+        self.evidence.take_if(|evidence| evidence.fence == self.fence || evidence.reply == *reply);
+    }
+
+    pub(crate) fn release(&mut self, at: Moment, error: &str) {
+        let kept = self.terms.retention.min(RETRYABLE_RETENTION_MAX);
+        self.state = State::FailedRetryable { settled_at: at.now, expires_at: at.now.after(kept) };
+        self.last_error = Some(cut(error));
+    }
+
+    pub(crate) fn lose(&mut self, at: Moment, letter: Letter, error: &str) {
+        self.state = State::Unknown { since: at.now, due_at: at.now, probes: 0, letter };
+        self.last_error = Some(cut(error));
+    }
+
+    pub(crate) fn testify(&mut self, at: Moment, fence: Fence, reply: &Arc<Reply>) {
+        self.evidence = Some(Evidence { fence, reply: reply.clone(), at: at.now });
+    }
+
+    pub(crate) fn judge(&mut self, at: Moment, by: &str, reason: &str) {
+        self.verdict = Some(Verdict { by: cut(by), reason: cut(reason), at: at.now });
+    }
+
+    pub(crate) fn empty(&mut self) {
+        let (status, expires_at) = match &self.state {
+            State::Completed { reply, expires_at, .. } => (Some(reply.status), *expires_at),
+            State::FailedRetryable { expires_at, .. } => (None, *expires_at),
+            State::Expired { status, expires_at } => (*status, *expires_at),
+            State::InProgress { .. } | State::Unknown { .. } => return,
+        };
+        self.state = State::Expired { status, expires_at };
+        self.evidence = None;
+        self.recovery_point = None;
+    }
+
+    /// Whether the window is over, so that the key names a new operation. Work that runs, and outcomes that nobody
+    /// knows, are never over.
+    pub(crate) fn is_spent(&self, at: Moment) -> bool {
+        match &self.state {
+            State::Completed { expires_at, .. } | State::FailedRetryable { expires_at, .. } => {
+                *expires_at <= at.expiry_now
+            }
+            State::Expired { .. } => true,
+            State::InProgress { .. } | State::Unknown { .. } => false,
+        }
+    }
+
+    /// Evidence about this very tenure.
+    pub(crate) fn own_evidence(&self) -> Option<Arc<Reply>> {
+        self.evidence
+            .as_ref()
+            .filter(|evidence| evidence.fence == self.fence)
+            .map(|evidence| evidence.reply.clone())
+    }
+
+    /// What a claim is told that finds this record neither spent nor answered.
+    pub(crate) fn refusal(&self, at: Moment) -> Refusal {
+        let hint = |until: Timestamp| until.since(at.now).clamp(RETRY_AFTER_MIN, RETRY_AFTER_MAX);
+        match &self.state {
+            State::Unknown { due_at, letter, .. } => {
+                Refusal::Unknown { retry_after: hint(*due_at), letter: *letter }
+            }
+            State::InProgress { lease_until } => Refusal::InProgress { retry_after: hint(*lease_until) },
+            State::Completed { .. } | State::FailedRetryable { .. } | State::Expired { .. } => {
+                Refusal::InProgress { retry_after: RETRY_AFTER_MIN }
+            }
+        }
+    }
+
+    /// Until when the answer is promised, which is earlier than when it goes.
+    pub fn published_expiry(&self) -> Option<Timestamp> {
+        match &self.state {
+            State::Completed { settled_at, expires_at, .. } => {
+                Some(settled_at.after(self.terms.retention).min(*expires_at))
+            }
+            State::InProgress { .. }
+            | State::FailedRetryable { .. }
+            | State::Unknown { .. }
+            | State::Expired { .. } => None,
+        }
+    }
+
+    /// Between half of the grace and all of it, spread by fence and owner, so that what was written in one burst does
+    /// not expire in one.
+    fn jittered_grace(&self) -> Duration {
+        let [.., a, b, c, d] = *self.owner.as_bytes();
+        let seed = self.fence.as_number() ^ u64::from(u32::from_le_bytes([a, b, c, d])) << 32;
+        let mixed = seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 44;
+        let half = self.terms.grace / 2;
+        half + half.mul_f64(mixed as f64 / (1_u64 << 20) as f64)
+    }
+}
+
+fn cut(text: &str) -> String {
+    let mut end = text.len().min(ERROR_BYTES_MAX);
+    while !text.is_char_boundary(end) {
+        end -= 1;
+    }
+    text[..end].to_owned()
+}

@@ -1,0 +1,241 @@
+//! What a database must be able to do: compare-and-swap, and nothing clever.
+//!
+//! A driver has four methods and nothing to get wrong but atomicity and durability; all logic stays in the machine.
+//! Every driver runs the same conformance suite, in `onceward-testkit`.
+
+use std::fmt;
+use std::future::Future;
+use std::pin::Pin;
+
+use crate::codec::Unreadable;
+use crate::record::{Letter, Record, State};
+use crate::{RecordId, Timestamp};
+
+/// What a store's methods return. Boxed, so that one engine serves whichever store the configuration names.
+pub type StoreFuture<'a, T> = Pin<Box<dyn Future<Output = Result<T, StoreError>> + Send + 'a>>;
+
+/// A durable map from ids to records that can be swapped one at a time.
+pub trait Store: Send + Sync + 'static {
+    /// Reads a record, as of now: a read after an acknowledged swap sees it.
+    fn load(&self, id: RecordId) -> StoreFuture<'_, Seen>;
+
+    /// Writes `next` if the record is still at `expect`, or still absent where that is `None`.
+    ///
+    /// Answers only once the write is durable. An error says whether it may have been written all the same.
+    fn swap(&self, id: RecordId, expect: Option<Version>, next: Record) -> StoreFuture<'_, Swapped>;
+
+    /// Lists a page of records. It may miss what changes meanwhile; whoever acts on it does so by compare-and-swap.
+    fn scan(&self, scan: Scan) -> StoreFuture<'_, Page>;
+
+    /// Deletes each record that is still at its version, and tells how many were.
+    fn forget(&self, records: Vec<(RecordId, Version)>) -> StoreFuture<'_, usize>;
+}
+
+/// Rises with every write of a record, and is what compare-and-swap compares.
+///
+/// The store gives it, and never gives the same one to an id again, not even after the record was forgotten: else a
+/// sweeper that slept could delete somebody else's claim.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Version(u64);
+
+impl Version {
+    /// A version that the store gave or wrote down.
+    pub const fn from_number(number: u64) -> Self {
+        Self(number)
+    }
+
+    /// The number to write down.
+    pub const fn as_number(self) -> u64 {
+        self.0
+    }
+}
+
+/// What the store holds for an id, and what time it is there.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Seen {
+    /// The store's own clock.
+    pub now: Timestamp,
+    /// The record, unless there is none.
+    pub record: Option<Stamped>,
+}
+
+/// A record and its version.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Stamped {
+    /// What was written.
+    pub record: Record,
+    /// By which write.
+    pub version: Version,
+}
+
+/// What came of a swap.
+#[expect(
+    clippy::large_enum_variant,
+    reason = "a replay is a conflict, and boxing its record would cost every one of them"
+)]
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Swapped {
+    /// It is written, durably.
+    Applied {
+        /// The record's version now.
+        version: Version,
+        /// The store's own clock.
+        now: Timestamp,
+    },
+    /// Something else stands there, and nothing was written.
+    Conflict(Seen),
+}
+
+/// What to list.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Scan {
+    /// Which records.
+    pub which: Which,
+    /// From where on; from the beginning where there is none.
+    pub after: Option<Cursor>,
+    /// How many at most. A store may return fewer, to bound the bytes of a page.
+    pub limit: usize,
+}
+
+/// Which records to list.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Which {
+    /// Those whose time has come by the store's clock, the longest overdue first.
+    Due(Due),
+    /// Those that an operator asks for.
+    Filter(Filter),
+}
+
+/// What a record can be due for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Due {
+    /// `in_progress`, and the lease has lapsed.
+    Leases,
+    /// `unknown`, and reconciliation should look.
+    Reconcile,
+    /// Past its window.
+    Expired,
+}
+
+/// What an operator asks for. Everything that is given must agree.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct Filter {
+    /// A state's name.
+    pub state: Option<&'static str>,
+    /// A route.
+    pub route: Option<String>,
+    /// A scope's text.
+    pub scope: Option<String>,
+    /// Claimed before this time.
+    pub created_before: Option<Timestamp>,
+}
+
+impl Filter {
+    /// Whether a record is asked for. Stores may narrow by index first, and ask this in the end.
+    pub fn accepts(&self, record: &Record) -> bool {
+        self.state.is_none_or(|state| record.state.name() == state)
+            && self.route.as_ref().is_none_or(|route| record.subject.route == *route)
+            && self.scope.as_ref().is_none_or(|scope| record.subject.scope == *scope)
+            && self.created_before.is_none_or(|before| record.created_at < before)
+    }
+}
+
+/// Where a page ended. Only the store that made it can read it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Cursor(Box<[u8]>);
+
+impl Cursor {
+    /// A cursor that a store makes, or that a client brought back.
+    pub fn from_bytes(bytes: impl Into<Box<[u8]>>) -> Self {
+        Self(bytes.into())
+    }
+
+    /// What to hand to the client.
+    pub const fn as_bytes(&self) -> &[u8] {
+        &self.0
+    }
+}
+
+/// Some records.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Page {
+    /// The store's own clock.
+    pub now: Timestamp,
+    /// The records; one that cannot be read does not hide its neighbours.
+    pub entries: Vec<Entry>,
+    /// Where to go on, if there may be more.
+    pub next: Option<Cursor>,
+}
+
+/// One record of a page.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Entry {
+    /// Where it lives.
+    pub id: RecordId,
+    /// Its version, which is known even where the record cannot be read.
+    pub version: Version,
+    /// The record.
+    pub record: Result<Record, Unreadable>,
+}
+
+impl Record {
+    /// What the record is due for, and when. Stores index by it.
+    pub const fn due(&self) -> (Due, Timestamp) {
+        match &self.state {
+            State::InProgress { lease_until } => (Due::Leases, *lease_until),
+            State::Unknown { due_at, letter: Letter::Live, .. } => (Due::Reconcile, *due_at),
+            State::Unknown { letter: Letter::Dead, .. } => (Due::Reconcile, Timestamp::NEVER),
+            State::Completed { expires_at, .. } | State::FailedRetryable { expires_at, .. } => {
+                (Due::Expired, *expires_at)
+            }
+            State::Expired { .. } => (Due::Expired, Timestamp::NEVER),
+        }
+    }
+}
+
+/// What a store could not do.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum StoreError {
+    /// Nothing was written.
+    #[error("the store is unavailable, nothing was written: {reason}")]
+    Unavailable {
+        /// What happened, and what to do.
+        reason: String,
+    },
+    /// Too much was waiting already; nothing was written.
+    #[error(
+        "the store has {waiting} requests waiting, which is its limit; nothing was written: try again shortly, or send less"
+    )]
+    Overloaded {
+        /// How many were waiting.
+        waiting: usize,
+    },
+    /// It may or may not have been written: the answer was lost.
+    #[error("the store's answer was lost, the write may or may not have happened: {reason}")]
+    Ambiguous {
+        /// What happened.
+        reason: String,
+    },
+    /// The record is there and cannot be used.
+    #[error("the record {id} cannot be read: {why}")]
+    Unreadable {
+        /// Which record.
+        id: RecordId,
+        /// Its version, with which it can be replaced.
+        version: Version,
+        /// Why.
+        why: Unreadable,
+    },
+    /// This write can never succeed.
+    #[error("the store refuses this write for good: {reason}")]
+    Refused {
+        /// Which rule it breaks.
+        reason: String,
+    },
+}
+
+impl fmt::Display for Version {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.fmt(f)
+    }
+}

@@ -1,0 +1,115 @@
+//! The only file that reads the machine's clocks or waits.
+//!
+//! Two kinds of time are kept apart. A [`Timestamp`] is wall-clock time and always the *store's*: leases, retention and
+//! every other time that is compared with a time are in it. An [`Instant`] is elapsed time in this process and decides
+//! how long to wait; tests pause it.
+
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use serde::{Deserialize, Serialize};
+pub use tokio::time::Instant;
+
+/// Microseconds since 1970 by the store's clock. Every database can hold it in a signed 64-bit column.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+pub struct Timestamp(u64);
+
+impl Timestamp {
+    /// Later than every time that can occur.
+    pub const NEVER: Self = Self(i64::MAX as u64);
+
+    /// Takes microseconds since 1970; what does not fit a signed 64-bit number becomes [`Timestamp::NEVER`].
+    pub const fn from_micros(micros: u64) -> Self {
+        if micros > Self::NEVER.0 { Self::NEVER } else { Self(micros) }
+    }
+
+    /// Microseconds since 1970.
+    pub const fn as_micros(self) -> u64 {
+        self.0
+    }
+
+    /// This time and a while; never overflows.
+    pub fn after(self, duration: Duration) -> Self {
+        let micros = u64::try_from(duration.as_micros()).unwrap_or(u64::MAX);
+        Self::from_micros(self.0.saturating_add(micros))
+    }
+
+    /// How long after `earlier` this is; zero where it is not after.
+    pub const fn since(self, earlier: Self) -> Duration {
+        Duration::from_micros(self.0.saturating_sub(earlier.0))
+    }
+}
+
+/// A wall clock. Stores have one; engines only repeat what their store said.
+pub trait Clock: Send + Sync + 'static {
+    /// What time it is.
+    fn now(&self) -> Timestamp;
+}
+
+/// This machine's wall clock.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct SystemClock;
+
+impl Clock for SystemClock {
+    fn now(&self) -> Timestamp {
+        #[expect(clippy::disallowed_methods, reason = "this is the one place that reads the wall clock")]
+        let elapsed = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or(Duration::ZERO);
+        Timestamp::from_micros(0).after(elapsed)
+    }
+}
+
+/// Elapsed time, which tests can pause.
+pub fn instant() -> Instant {
+    #[expect(clippy::disallowed_methods, reason = "this is the one place that reads elapsed time")]
+    Instant::now()
+}
+
+/// Waits; tests that pause time pass over it at once.
+pub async fn sleep(duration: Duration) {
+    #[expect(clippy::disallowed_methods, reason = "this is the one place that sleeps")]
+    tokio::time::sleep(duration).await;
+}
+
+/// Measures a span that a suspended machine must not shorten.
+///
+/// Elapsed time stands still while a laptop or a virtual machine is suspended, and the wall clock can be set. The
+/// longer of the two is taken: wrongly believing that too much time has passed costs a retry, the opposite could send a
+/// request whose lease has long lapsed.
+pub(crate) struct Stopwatch {
+    started: Instant,
+    wall: Timestamp,
+}
+
+impl Stopwatch {
+    pub(crate) fn start(clock: &dyn Clock) -> Self {
+        Self { started: instant(), wall: clock.now() }
+    }
+
+    pub(crate) fn elapsed(&self, clock: &dyn Clock) -> Duration {
+        instant().duration_since(self.started).max(clock.now().since(self.wall))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn times_never_overflow_and_never_run_backwards() {
+        assert_eq!(Timestamp::NEVER.after(Duration::MAX), Timestamp::NEVER);
+        assert_eq!(Timestamp::from_micros(u64::MAX), Timestamp::NEVER);
+        assert_eq!(Timestamp::from_micros(1).since(Timestamp::from_micros(2)), Duration::ZERO);
+    }
+
+    #[test]
+    fn a_stopwatch_believes_the_clock_that_moved_more() {
+        struct Jumping(std::sync::atomic::AtomicU64);
+        impl Clock for Jumping {
+            fn now(&self) -> Timestamp {
+                Timestamp::from_micros(self.0.fetch_add(3_600_000_000, std::sync::atomic::Ordering::Relaxed))
+            }
+        }
+        let clock = Jumping(0.into());
+        let watch = Stopwatch::start(&clock);
+        assert!(watch.elapsed(&clock) >= Duration::from_secs(3600));
+    }
+}
