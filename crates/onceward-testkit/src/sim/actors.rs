@@ -1,0 +1,400 @@
+//! Who acts in a history: clients that retry, workers that do the work, an operator, and whatever goes wrong.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use onceward::event::Resolution;
+use onceward::store::{Filter, Scan, Which};
+use onceward::time::{instant, sleep};
+use onceward::{
+    Claim, Engine, EngineOptions, Fence, Fingerprint, Identity, Instance, Key, Limits, Observation, Observer,
+    Operation, Outcome, Ran, RecordId, RecoveryPoint, Reply, Scope, State, Sweeping, Terms, Timestamp,
+};
+
+use super::mutant::Mutant;
+use super::plan::Plan;
+use super::process::Process;
+use super::store::{Connection, Database};
+use super::world::{Sometimes, World};
+use super::{Shared, TrueClock};
+
+/// How far the store's clock jumps: well beyond what expiry trusts, and short enough to be sat out at the end.
+pub const JUMP: Duration = Duration::from_secs(6 * 60);
+
+/// Everything that acts.
+#[derive(Clone)]
+pub struct Cast {
+    pub plan: Arc<Plan>,
+    pub world: Shared<World>,
+    pub database: Arc<Database>,
+    pub nodes: Shared<Vec<Option<Node>>>,
+    pub mutant: Mutant,
+    pub instances: Shared<u64>,
+}
+
+/// One life of a process with its engine.
+#[derive(Clone)]
+pub struct Node {
+    pub engine: Engine,
+    pub process: Arc<Process>,
+    pub instance: u64,
+}
+
+struct Watch(Shared<World>);
+
+impl Observer for Watch {
+    fn observe(&self, _: &str, _: RecordId, what: Observation) {
+        self.0.lock().observed(what);
+    }
+}
+
+/// What a client asks for.
+#[derive(Debug, Clone, Copy)]
+pub struct Request {
+    pub scope: u64,
+    pub key: u64,
+    pub body: u64,
+}
+
+impl Cast {
+    /// Starts a process. A store that is away is asked until it is back.
+    pub async fn start(&self) -> Node {
+        let process = Arc::new(Process::default());
+        let store = Arc::new(Connection { database: self.database.clone(), process: process.clone() });
+        loop {
+            let instance = {
+                let mut next = self.instances.lock();
+                *next += 1;
+                *next
+            };
+            match Engine::open(store.clone(), identity(), self.options(instance)).await {
+                Ok(engine) => return Node { engine, process, instance },
+                Err(_) => sleep(Duration::from_millis(200)).await,
+            }
+        }
+    }
+
+    fn options(&self, instance: u64) -> EngineOptions {
+        let (world, mutant) = (self.world.clone(), self.mutant);
+        let mut random = self.world.lock().random.clone();
+        EngineOptions::with_instance(Instance::named(instance))
+            .clock(Arc::new(TrueClock(self.database.clone())))
+            .observer(Arc::new(Watch(self.world.clone())))
+            .limits(Limits {
+                executions: 64,
+                attached: 64,
+                cache_bytes: 20_000,
+                cache_revalidate: Duration::from_secs(1),
+                reply_bytes: 1024,
+                claim_patience: Duration::from_millis(300),
+                settle_patience: Duration::from_secs(1),
+                settle_give_up: Duration::from_secs(6),
+                linger: Duration::from_secs(5),
+            })
+            .sweeping(Sweeping {
+                leases_every: random.millis(300, 1500),
+                expired_every: random.millis(200, 1500),
+                batch: random.between(1, 8) as usize,
+                pause: Duration::from_millis(10),
+                expiry: self.plan.expiry,
+            })
+            .machine(move |record, at, event| {
+                let step = mutant.step(record, at, event);
+                world.lock().stepped(record, at, event, &step);
+                step
+            })
+    }
+
+    pub fn node(&self) -> Option<Node> {
+        let nodes = self.nodes.lock().clone();
+        let start = self.world.lock().random.below(nodes.len() as u64) as usize;
+        (0..nodes.len()).find_map(|offset| nodes[(start + offset) % nodes.len()].clone())
+    }
+
+    fn draw<T>(&self, draw: impl FnOnce(&mut World) -> T) -> T {
+        draw(&mut self.world.lock())
+    }
+
+    /// A client that asks, loses patience, disconnects, and asks again.
+    pub async fn client(self) {
+        for _ in 0..self.plan.requests {
+            let request = self.draw(|world| Request {
+                scope: world.random.below(self.plan.scopes),
+                key: world.random.below(self.plan.keys),
+                body: u64::from(world.random.permille(world.chances.other_body)),
+            });
+            for _ in 0..3 {
+                let gap = self.draw(|world| world.random.millis(0, 2500));
+                sleep(gap).await;
+                let Some(node) = self.node() else { continue };
+                let terms = self.draw(|world| self.plan.terms(&mut world.random));
+                let patience = self.draw(|world| {
+                    let leaves = world.random.permille(world.chances.disconnect);
+                    if leaves { world.random.millis(1, 800) } else { Duration::from_secs(9) }
+                });
+                if self.ask(&node, request, terms, patience).await == Told::Answer {
+                    break;
+                }
+            }
+        }
+    }
+
+    /// One request. What the client is told is held against what really happened.
+    pub async fn ask(&self, node: &Node, request: Request, terms: Terms, patience: Duration) -> Told {
+        let Ok(claim) = claim(request, terms, &self.plan) else { return Told::Nothing };
+        self.world.lock().answers.asked += 1;
+        let worker = Worker { cast: self.clone(), process: node.process.clone(), body: request.body };
+        let run = node.engine.run(claim, move |operation| worker.work(operation));
+        let answered = async {
+            let ran = run.await;
+            node.process.pass().await;
+            ran
+        };
+        let ran = tokio::select! {
+            biased;
+            ran = answered => ran,
+            () = sleep(patience) => return Told::Nothing,
+        };
+        let now = self.database.true_now();
+        let mut world = self.world.lock();
+        match ran {
+            Ok(Ran::Executed { reply, .. } | Ran::Replayed { reply, .. }) => {
+                let number = std::str::from_utf8(&reply.body).ok().and_then(|text| text.parse().ok());
+                world.answered(now, id_of(request), request.body, number.unwrap_or(u64::MAX));
+                Told::Answer
+            }
+            Ok(Ran::Refused(refusal)) => {
+                world.answers.refused += 1;
+                match refusal {
+                    onceward::Refusal::Mismatch => Told::Mismatch,
+                    onceward::Refusal::Unknown { .. } => Told::Unknown,
+                    onceward::Refusal::InProgress { .. } => Told::InProgress,
+                }
+            }
+            Ok(Ran::Retryable(_)) => Told::Retryable,
+            Ok(Ran::Unknown(_)) => Told::Unknown,
+            Err(_) => {
+                world.answers.failed += 1;
+                Told::Nothing
+            }
+        }
+    }
+
+    /// Whatever goes wrong, about once a second.
+    pub async fn misfortune(self) {
+        let until = instant() + self.plan.busy;
+        while instant() < until {
+            let pause = self.draw(|world| world.random.millis(200, 1500));
+            sleep(pause).await;
+            let chances = self.world.lock().chances.clone();
+            let which = self.draw(|world| world.random.below(self.plan.engines as u64) as usize);
+            if self.draw(|world| world.random.permille(chances.crash)) {
+                self.crash(which);
+            }
+            if self.draw(|world| world.random.permille(chances.stall)) {
+                let span = self.draw(|world| world.random.millis(100, 9000));
+                if let Some(node) = self.nodes.lock()[which].clone() {
+                    self.world.lock().disturbed.insert(node.instance);
+                    self.note(|| format!("process {} stops for {span:?}", node.instance));
+                    node.process.stop_for(span);
+                }
+            }
+            if self.draw(|world| world.random.permille(chances.outage)) {
+                let span = self.draw(|world| world.random.millis(100, 5000));
+                self.note(|| format!("the store is away for {span:?}"));
+                self.database.away_for(span);
+            }
+            if self.draw(|world| world.random.permille(chances.store_crash)) {
+                self.note(|| "the store crashes".to_owned());
+                self.database.crash();
+            }
+            if self.draw(|world| world.random.permille(chances.clock_jump)) {
+                let ahead = self.draw(|world| JUMP * world.random.below(2) as u32);
+                self.note(|| format!("the store's clock is {ahead:?} ahead"));
+                self.database.jump(ahead);
+            }
+        }
+        self.database.jump(Duration::ZERO);
+    }
+
+    fn crash(&self, which: usize) {
+        let Some(node) = self.nodes.lock()[which].take() else { return };
+        node.process.kill();
+        self.note(|| format!("process {} is killed", node.instance));
+        let executed = self.database.records().iter().any(|(id, record)| {
+            matches!(record.state, State::InProgress { .. })
+                && self.world.lock().ledger.iter().any(|done| done.id == *id && done.fence == record.fence)
+        });
+        let mut world = self.world.lock();
+        world.disturbed.insert(node.instance);
+        if executed {
+            world.saw(Sometimes::ProcessCrashedAfterExecuting);
+        }
+        let pause = world.random.millis(0, 3000);
+        drop(world);
+        let cast = self.clone();
+        tokio::spawn(async move {
+            sleep(pause).await;
+            let node = cast.start().await;
+            cast.nodes.lock()[which] = Some(node);
+        });
+    }
+
+    /// An operator and a webhook sender, who look at the ledger and say what they see.
+    pub async fn operator(self) {
+        let until = instant() + self.plan.busy;
+        while instant() < until {
+            let pause = self.draw(|world| world.random.millis(200, 2000));
+            sleep(pause).await;
+            let Some(node) = self.node() else { continue };
+            // A process that is killed meanwhile never answers, and operators lose patience too.
+            tokio::select! {
+                biased;
+                () = self.look_around(&node) => {}
+                () = sleep(Duration::from_secs(5)) => {}
+            }
+        }
+    }
+
+    async fn look_around(&self, node: &Node) {
+        let scan = Scan { which: Which::Filter(Filter::default()), after: None, limit: 64 };
+        let Ok(page) = node.engine.list(scan).await else { return };
+        for entry in page.entries {
+            let Ok(record) = entry.record else { continue };
+            self.operate(node, entry.id, record.fence, &record.state).await;
+        }
+    }
+
+    async fn operate(&self, node: &Node, id: RecordId, fence: Fence, state: &State) {
+        let chances = self.world.lock().chances.clone();
+        let executed = self.world.lock().ledger.iter().position(|done| done.id == id && done.fence == fence);
+        let reply = |number: usize| Arc::new(Reply::new(number.to_string()));
+        // Whether it worked is told by the record; here it only matters that it was tried.
+        match (state, executed) {
+            (State::InProgress { .. } | State::Unknown { .. }, Some(number))
+                if self.draw(|world| world.random.permille(chances.webhook)) =>
+            {
+                drop(node.engine.testify(id, reply(number), "webhook").await);
+            }
+            (State::Unknown { .. }, Some(number))
+                if self.draw(|world| world.random.permille(chances.verdict)) =>
+            {
+                let hasty = self.draw(|world| world.random.permille(chances.hasty_verdict));
+                let verdict =
+                    if hasty { Resolution::Retryable } else { Resolution::Completed(reply(number)) };
+                drop(node.engine.resolve(id, verdict, "operator", "the ledger says so").await);
+            }
+            (State::Unknown { .. }, None) if self.draw(|world| world.random.permille(chances.verdict)) => {
+                drop(node.engine.resolve(id, Resolution::Retryable, "operator", "not in the ledger").await);
+            }
+            (State::Unknown { .. }, _) => {
+                drop(node.engine.inconclusive(id, Duration::from_millis(300), 4).await);
+            }
+            (State::Completed { .. }, _) if self.draw(|world| world.random.permille(chances.expire)) => {
+                drop(node.engine.expire(id).await);
+            }
+            _ => {}
+        }
+    }
+
+    fn note(&self, line: impl FnOnce() -> String) {
+        let now: Timestamp = self.database.true_now();
+        self.world.lock().note(now, line);
+    }
+}
+
+/// What a client was told, in short.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Told {
+    Answer,
+    Mismatch,
+    InProgress,
+    Unknown,
+    Retryable,
+    Nothing,
+}
+
+/// Does the work, and writes it into the ledger in the moment that it really happens.
+struct Worker {
+    cast: Cast,
+    process: Arc<Process>,
+    body: u64,
+}
+
+impl Worker {
+    async fn work(self, operation: Operation) -> Outcome {
+        let (id, fence) = (operation.id(), operation.fence());
+        self.cast.world.lock().begun.insert((id, fence));
+        self.process.pass().await;
+        let number = match operation.recovery_point() {
+            Some(point) => String::from_utf8_lossy(point.data()).into_owned(),
+            None => {
+                self.pause().await;
+                let (fails, panics) = self.cast.draw(|world| {
+                    let chances = world.chances.clone();
+                    (
+                        world.random.permille(chances.work_fails),
+                        world.random.permille(chances.work_panics / 2),
+                    )
+                });
+                if fails {
+                    return Outcome::Retryable("simulated: nothing was done".to_owned());
+                }
+                if panics {
+                    // Unwinds without the hook that would print every one of thousands.
+                    std::panic::resume_unwind(Box::new("simulated"));
+                }
+                let now = self.cast.database.true_now();
+                let number = self.cast.world.lock().execute(now, id, self.body, fence).to_string();
+                if let Ok(point) = RecoveryPoint::new("executed", number.clone()) {
+                    // Work that cannot note its phase, or has lost its tenure, goes on: what is done is done.
+                    drop(operation.checkpoint(point).await);
+                }
+                number
+            }
+        };
+        self.pause().await;
+        let (unsure, panics) = self.cast.draw(|world| {
+            let chances = world.chances.clone();
+            (world.random.permille(chances.work_unsure), world.random.permille(chances.work_panics / 2))
+        });
+        if unsure {
+            return Outcome::Unknown("simulated: the answer broke off".to_owned());
+        }
+        if panics {
+            std::panic::resume_unwind(Box::new("simulated"));
+        }
+        Outcome::completed(Reply::new(number))
+    }
+
+    async fn pause(&self) {
+        let span = self.cast.draw(|world| {
+            let slow = world.random.permille(world.chances.work_slow);
+            let most = if slow { 8000 } else { self.cast.plan.work_max.as_millis() as u64 };
+            world.random.millis(0, most)
+        });
+        sleep(span).await;
+        self.process.pass().await;
+    }
+}
+
+fn identity() -> Identity {
+    #[expect(clippy::expect_used, reason = "two short constants")]
+    Identity::new("simulation", "one scope per number").expect("two short names")
+}
+
+fn claim(request: Request, terms: Terms, plan: &Plan) -> Result<Claim, Box<dyn std::error::Error>> {
+    let scope = Scope::new(&format!("s{}", request.scope))?;
+    let key = Key::new(&format!("k{}", request.key))?;
+    let fingerprint = Fingerprint::of_bytes(&request.body.to_le_bytes());
+    Ok(Claim::new(scope, key, fingerprint).terms(terms)?.timeout(plan.timeout)?.attach(plan.attach)?)
+}
+
+fn id_of(request: Request) -> RecordId {
+    #[expect(clippy::expect_used, reason = "a letter and a small number are a valid scope and key")]
+    let (scope, key) = (
+        Scope::new(&format!("s{}", request.scope)).expect("a valid scope"),
+        Key::new(&format!("k{}", request.key)).expect("a valid key"),
+    );
+    identity().id_of(&scope, &key)
+}

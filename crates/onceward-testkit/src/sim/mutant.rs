@@ -1,0 +1,127 @@
+//! Bugs, put in on purpose: a simulator that does not find them proves nothing.
+
+use onceward::event::{Answer, Decision, Event, Moment, Step, Write};
+use onceward::{Fence, OwnerToken, Record, State, machine};
+
+/// A bug in the machine or in the store.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Mutant {
+    /// None: the real thing.
+    None,
+    /// A lapsed lease is treated as if nothing had been done.
+    LapseReexecutes,
+    /// Any owner may settle, whatever its fence.
+    SettleWithoutFenceCheck,
+    /// The store compares the fence, which does not rise with every write.
+    SwapComparesFence,
+    /// The store deletes what was listed, whatever stands there now.
+    UnconditionalForget,
+    /// The sweeper removes whatever it finds.
+    SweepIgnoresState,
+    /// An unknown outcome is forgotten after its retention.
+    UnknownMayExpire,
+    /// A key that is claimed anew begins again with the first fence.
+    FencesRestartAfterSweep,
+    /// Another request under a running key is told to wait.
+    MismatchCheckedAfterInProgress,
+    /// A claim whose answer was lost does not recognise itself.
+    AmbiguousClaimTreatedAsRefused,
+    /// A completion that comes after a verdict is dropped.
+    LateCompletionThrownAway,
+    /// The store answers before the write is on the disk.
+    AcknowledgedBeforeDurable,
+}
+
+impl Mutant {
+    /// Every bug.
+    pub const ALL: [Self; 11] = [
+        Self::LapseReexecutes,
+        Self::SettleWithoutFenceCheck,
+        Self::SwapComparesFence,
+        Self::UnconditionalForget,
+        Self::SweepIgnoresState,
+        Self::UnknownMayExpire,
+        Self::FencesRestartAfterSweep,
+        Self::MismatchCheckedAfterInProgress,
+        Self::AmbiguousClaimTreatedAsRefused,
+        Self::LateCompletionThrownAway,
+        Self::AcknowledgedBeforeDurable,
+    ];
+
+    /// The machine with this bug. Bugs of the store are in the simulated database.
+    pub fn step(self, record: Option<&Record>, at: Moment, event: &Event<'_>) -> Step {
+        match (self, event, record.map(|record| &record.state)) {
+            (Self::LapseReexecutes, Event::Claim { claim, .. }, Some(State::InProgress { lease_until }))
+                if *lease_until <= at.now
+                    && record.is_some_and(|record| record.fingerprint == *claim.fingerprint()) =>
+            {
+                forgetful(record, at, event)
+            }
+            (Self::SettleWithoutFenceCheck, Event::Settle { outcome, .. }, Some(_)) => {
+                let fence = record.map_or(Fence::from_number(0), |record| record.fence);
+                machine::step(record, at, &Event::Settle { fence, outcome: outcome.clone() })
+            }
+            (
+                Self::SweepIgnoresState,
+                Event::Sweep { .. },
+                Some(State::Unknown { .. } | State::InProgress { .. }),
+            ) => Step { write: Write::Remove, answer: Answer::Swept, notice: None },
+            (Self::UnknownMayExpire, Event::Claim { claim, .. }, Some(State::Unknown { since, .. }))
+                if record.is_some_and(|record| {
+                    since.after(record.terms.retention) <= at.now
+                        && record.fingerprint == *claim.fingerprint()
+                }) =>
+            {
+                forgetful(record, at, event)
+            }
+            (Self::FencesRestartAfterSweep, Event::Claim { .. }, None) => {
+                restarted(machine::step(record, at, event))
+            }
+            (
+                Self::MismatchCheckedAfterInProgress,
+                Event::Claim { owner, .. },
+                Some(State::InProgress { lease_until }),
+            ) if *lease_until > at.now && record.is_some_and(|record| record.owner != *owner) => Step {
+                write: Write::Keep,
+                answer: Answer::Decision(Decision::Refuse(onceward::Refusal::InProgress {
+                    retry_after: lease_until.since(at.now),
+                })),
+                notice: None,
+            },
+            (
+                Self::AmbiguousClaimTreatedAsRefused,
+                Event::Claim { claim, label, .. },
+                Some(State::InProgress { .. }),
+            ) => {
+                let stranger = OwnerToken::named("a stranger to itself");
+                machine::step(record, at, &Event::Claim { claim, owner: stranger, label })
+            }
+            (
+                Self::LateCompletionThrownAway,
+                Event::Settle { fence, .. },
+                Some(State::FailedRetryable { .. }),
+            ) if record.is_some_and(|record| record.fence == *fence) => {
+                Step { write: Write::Keep, answer: Answer::AlreadySettled(None), notice: None }
+            }
+            _ => machine::step(record, at, event),
+        }
+    }
+}
+
+/// Treats a record as if its window were over, but keeps fences rising.
+fn forgetful(record: Option<&Record>, at: Moment, event: &Event<'_>) -> Step {
+    let mut step = machine::step(None, at, event);
+    if let (Write::Put(next), Some(record)) = (&mut step.write, record) {
+        next.fence = Fence::from_number(next.fence.as_number().max(record.fence.as_number() + 1));
+        next.origin = next.fence;
+    }
+    step
+}
+
+fn restarted(mut step: Step) -> Step {
+    if let Write::Put(next) = &mut step.write {
+        next.fence = Fence::from_number(1);
+        next.origin = next.fence;
+    }
+    step
+}

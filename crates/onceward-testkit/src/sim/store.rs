@@ -1,0 +1,303 @@
+//! A database that several simulated processes share, with every fault that a real one and its network have.
+
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use onceward::codec;
+use onceward::store::{
+    Cursor, Due, Entry, Page, Scan, Seen, Stamped, Store, StoreError, StoreFuture, Swapped, Version, Which,
+};
+use onceward::time::{Instant, instant, sleep};
+use onceward::{Fence, Record, RecordId, State, Timestamp};
+
+use super::mutant::Mutant;
+use super::process::Process;
+use super::world::{Sometimes, World};
+use super::{EPOCH_SECS, Shared};
+
+/// How far behind its acknowledgement a write reaches the disk, in a store that lies about it.
+const LAZY_FLUSH: Duration = Duration::from_millis(400);
+
+/// The database itself.
+pub struct Database {
+    rows: Mutex<Rows>,
+    world: Shared<World>,
+    mutant: Mutant,
+    started: Instant,
+}
+
+#[derive(Default)]
+struct Rows {
+    by_id: BTreeMap<RecordId, (Version, Vec<u8>)>,
+    last_version: u64,
+    /// For the mutant that compares fences: which fence each version had.
+    fences: BTreeMap<Version, Fence>,
+    jump: Duration,
+    away_until: Option<Instant>,
+    /// Rises when the database crashes: whoever waits for an answer from before never gets one.
+    generation: u64,
+    /// For the mutant that acknowledges too early: what a crash takes back.
+    unflushed: Vec<Unflushed>,
+}
+
+/// When it reaches the disk, what was written, and what stood there before.
+type Unflushed = (Instant, RecordId, Version, Option<(Version, Vec<u8>)>);
+
+/// What becomes of one call.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Fault {
+    None,
+    Before,
+    After,
+    Instead,
+    LandsLate,
+}
+
+impl Database {
+    pub fn new(world: Shared<World>, mutant: Mutant) -> Arc<Self> {
+        Arc::new(Self { rows: Mutex::default(), world, mutant, started: instant() })
+    }
+
+    fn rows(&self) -> MutexGuard<'_, Rows> {
+        self.rows.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The time without the jumps of the database's clock.
+    pub fn true_now(&self) -> Timestamp {
+        Timestamp::from_micros(EPOCH_SECS * 1_000_000).after(instant().duration_since(self.started))
+    }
+
+    fn now(&self, rows: &Rows) -> Timestamp {
+        self.true_now().after(rows.jump)
+    }
+
+    pub fn jump(&self, by: Duration) {
+        self.rows().jump = by;
+    }
+
+    pub fn away_for(&self, span: Duration) {
+        self.rows().away_until = Some(instant() + span);
+    }
+
+    /// The database is killed and comes back: what was durable is there, what was under way is lost or not.
+    pub fn crash(&self) {
+        let mut rows = self.rows();
+        rows.generation += 1;
+        let now = self.true_now();
+        let unflushed: Vec<_> =
+            rows.unflushed.drain(..).filter(|(flushed_at, ..)| *flushed_at > instant()).collect();
+        for (_, id, version, before) in unflushed.into_iter().rev() {
+            match before {
+                Some(row) => rows.by_id.insert(id, row),
+                None => rows.by_id.remove(&id),
+            };
+            self.world.lock().lost(now, id, version);
+        }
+        self.world.lock().saw(Sometimes::StoreCrashed);
+    }
+
+    pub fn records(&self) -> Vec<(RecordId, Record)> {
+        let rows = self.rows();
+        rows.by_id.iter().filter_map(|(&id, (_, bytes))| Some((id, codec::decode(id, bytes).ok()?))).collect()
+    }
+
+    fn seen(&self, rows: &Rows, id: RecordId) -> Result<Seen, StoreError> {
+        let record = rows.by_id.get(&id).map(|(version, bytes)| match codec::decode(id, bytes) {
+            Ok(record) => Ok(Stamped { record, version: *version }),
+            Err(why) => Err(StoreError::Unreadable { id, version: *version, why }),
+        });
+        Ok(Seen { now: self.now(rows), record: record.transpose()? })
+    }
+
+    fn swap(&self, id: RecordId, expect: Option<Version>, next: &Record) -> Result<Swapped, StoreError> {
+        let bytes =
+            codec::encode(id, next).map_err(|error| StoreError::Refused { reason: error.to_string() })?;
+        let mut rows = self.rows();
+        let current = rows.by_id.get(&id).cloned();
+        let version = current.as_ref().map(|(version, _)| *version);
+        let fence_of = |version: Option<Version>| version.and_then(|v| rows.fences.get(&v).copied());
+        let fits = if self.mutant == Mutant::SwapComparesFence {
+            fence_of(version) == fence_of(expect) && version.is_some() == expect.is_some()
+        } else {
+            version == expect
+        };
+        if !fits {
+            return self.seen(&rows, id).map(Swapped::Conflict);
+        }
+        rows.last_version += 1;
+        let version = Version::from_number(rows.last_version);
+        rows.fences.insert(version, next.fence);
+        let old = current.as_ref().and_then(|(_, bytes)| codec::decode(id, bytes).ok());
+        if self.mutant == Mutant::AcknowledgedBeforeDurable {
+            rows.unflushed.push((instant() + LAZY_FLUSH, id, version, current));
+        }
+        rows.by_id.insert(id, (version, bytes));
+        if id != IDENTITY {
+            self.world.lock().wrote(self.true_now(), self.now(&rows), id, old.as_ref(), Some(next));
+        }
+        Ok(Swapped::Applied { version, now: self.now(&rows) })
+    }
+
+    fn scan(&self, scan: &Scan) -> Result<Page, StoreError> {
+        let rows = self.rows();
+        let now = self.now(&rows);
+        let after = scan.after.as_ref().and_then(|cursor| <[u8; 16]>::try_from(cursor.as_bytes()).ok());
+        let mut entries = Vec::new();
+        let mut next = None;
+        for (&id, (version, bytes)) in &rows.by_id {
+            if after.is_some_and(|after| *id.as_bytes() <= after) {
+                continue;
+            }
+            let record = codec::decode(id, bytes);
+            let listed = match (&scan.which, record.as_ref()) {
+                (Which::Due(Due::Expired), Ok(_)) if self.mutant == Mutant::SweepIgnoresState => true,
+                (Which::Due(due), Ok(record)) => record.due().0 == *due && record.due().1 <= now,
+                (Which::Filter(filter), Ok(record)) => filter.accepts(record),
+                (_, Err(_)) => false,
+            };
+            if listed && entries.len() == scan.limit {
+                next = entries.last().map(|entry: &Entry| Cursor::from_bytes(*entry.id.as_bytes()));
+                break;
+            }
+            if listed {
+                entries.push(Entry { id, version: *version, record });
+            }
+        }
+        Ok(Page { now, entries, next })
+    }
+
+    fn forget(&self, records: &[(RecordId, Version)]) -> usize {
+        let mut rows = self.rows();
+        let mut count = 0;
+        for (id, version) in records {
+            let Some((current, bytes)) = rows.by_id.get(id).cloned() else { continue };
+            let record = codec::decode(*id, &bytes).ok();
+            if current != *version {
+                let raced =
+                    record.as_ref().is_some_and(|record| matches!(record.state, State::InProgress { .. }));
+                if raced {
+                    self.world.lock().saw(Sometimes::SweepRacingAClaim);
+                }
+                if self.mutant != Mutant::UnconditionalForget {
+                    continue;
+                }
+            }
+            rows.by_id.remove(id);
+            self.world.lock().wrote(self.true_now(), self.now(&rows), *id, record.as_ref(), None);
+            count += 1;
+        }
+        count
+    }
+}
+
+/// Where engines remember their identity: not an operation.
+pub const IDENTITY: RecordId = RecordId::from_bytes([0; 16]);
+
+/// The database as one process reaches it: over a network, and only as long as the process lives.
+pub struct Connection {
+    pub database: Arc<Database>,
+    pub process: Arc<Process>,
+}
+
+impl Connection {
+    /// One call: the way there, the call itself unless a fault keeps it from happening, and the way back.
+    async fn call<T>(
+        &self,
+        writes: Option<&'static str>,
+        make: impl FnOnce(&Database) -> Result<T, StoreError>,
+    ) -> Result<T, StoreError> {
+        let database = &self.database;
+        self.process.pass().await;
+        let (there, back, fault) = {
+            let mut world = database.world.lock();
+            let (there, back) = (world.random.millis(0, 12), world.random.millis(0, 12));
+            let slow = if world.random.permille(20) { world.random.millis(50, 300) } else { Duration::ZERO };
+            (there + slow, back, self.draw_fault(&mut world, writes.is_some()))
+        };
+        let generation = database.rows().generation;
+        sleep(there).await;
+        let away = database.rows().away_until.is_some_and(|until| until > instant());
+        if away || fault == Fault::Before || database.rows().generation != generation {
+            self.process.pass().await;
+            return Err(StoreError::Unavailable { reason: "simulated".to_owned() });
+        }
+        let lost = || Err(StoreError::Ambiguous { reason: "simulated".to_owned() });
+        if fault == Fault::Instead {
+            sleep(back).await;
+            self.process.pass().await;
+            return lost();
+        }
+        if fault == Fault::LandsLate {
+            // The caller hears that the answer was lost while the statement is still on its way.
+            self.process.pass().await;
+            let late = database.world.lock().random.millis(5, 250);
+            sleep(late).await;
+            drop(make(database)?);
+            return lost();
+        }
+        let done = make(database)?;
+        sleep(back).await;
+        let crashed = database.rows().generation != generation;
+        self.process.pass().await;
+        if writes.is_some() && (crashed || fault == Fault::After) {
+            self.saw_ambiguous(writes);
+            return lost();
+        }
+        Ok(done)
+    }
+
+    fn draw_fault(&self, world: &mut World, writes: bool) -> Fault {
+        let chances = world.chances.clone();
+        if world.random.permille(chances.store_before) {
+            Fault::Before
+        } else if writes && world.random.permille(chances.store_after) {
+            Fault::After
+        } else if writes && world.random.permille(chances.store_instead) {
+            Fault::Instead
+        } else if writes && world.random.permille(chances.store_lands_late) {
+            Fault::LandsLate
+        } else {
+            Fault::None
+        }
+    }
+
+    fn saw_ambiguous(&self, state: Option<&'static str>) {
+        match state {
+            Some("in_progress") => self.database.world.lock().saw(Sometimes::AmbiguousClaim),
+            Some("completed") => self.database.world.lock().saw(Sometimes::AmbiguousSettle),
+            _ => {}
+        }
+    }
+}
+
+impl Store for Connection {
+    fn load(&self, id: RecordId) -> StoreFuture<'_, Seen> {
+        Box::pin(self.call(None, move |database| database.seen(&database.rows(), id)))
+    }
+
+    fn swap(&self, id: RecordId, expect: Option<Version>, next: Record) -> StoreFuture<'_, Swapped> {
+        let state = next.state.name();
+        Box::pin(async move {
+            let swapped = self.call(Some(state), |database| database.swap(id, expect, &next)).await?;
+            if let Swapped::Conflict(seen) = &swapped {
+                let completed = seen
+                    .record
+                    .as_ref()
+                    .is_some_and(|stamped| matches!(stamped.record.state, State::Completed { .. }));
+                if state == "unknown" && completed {
+                    self.database.world.lock().saw(Sometimes::SweepRacingASettle);
+                }
+            }
+            Ok(swapped)
+        })
+    }
+
+    fn scan(&self, scan: Scan) -> StoreFuture<'_, Page> {
+        Box::pin(self.call(None, move |database| database.scan(&scan)))
+    }
+
+    fn forget(&self, records: Vec<(RecordId, Version)>) -> StoreFuture<'_, usize> {
+        Box::pin(self.call(Some("forgotten"), move |database| Ok(database.forget(&records))))
+    }
+}

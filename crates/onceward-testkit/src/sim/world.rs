@@ -1,0 +1,459 @@
+//! What really happened: the ledger that the workers keep, the history of every durable write, and the rules that both
+//! are held against. Nothing here asks the engine or the machine what it thinks.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use onceward::event::{Answer, Decision, Event, Moment, Refusal, Step, Write};
+use onceward::fingerprint::Comparison;
+use onceward::store::Version;
+use onceward::{Fence, Observation, OnLapse, Outcome, Record, RecordId, State, Timestamp};
+
+use super::plan::Chances;
+use super::random::Random;
+
+/// One real execution, written down by the worker itself.
+#[derive(Debug, Clone)]
+pub struct Execution {
+    pub id: RecordId,
+    pub body: u64,
+    pub fence: Fence,
+}
+
+/// Something that a campaign must have seen, or it has tested too little.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Sometimes {
+    /// An owner settled after its tenure was over.
+    LateFencedSettle,
+    /// An owner settled an outcome that had become unknown.
+    LateSettleAccepted,
+    /// A lease lapsed.
+    Lapse,
+    /// The answer to a claim that was written got lost.
+    AmbiguousClaim,
+    /// The answer to a completion that was written got lost.
+    AmbiguousSettle,
+    /// A key was claimed after the sweeper had listed it.
+    SweepRacingAClaim,
+    /// An owner completed after the sweeper had seen its lease lapse.
+    SweepRacingASettle,
+    /// A caller that waited was woken by the end of the execution.
+    AttachWoken,
+    /// An operation was taken over from its recovery point.
+    Resumed,
+    /// A result contradicted a verdict.
+    Contradiction,
+    /// An unknown outcome was given up.
+    DeadLetter,
+    /// Work was not begun, because its claim was too old.
+    TooLateToBegin,
+    /// A claim that nobody began was released.
+    ClaimGivenBack,
+    /// An answer came from memory.
+    ReplayFromCache,
+    /// Another request came under the same key.
+    Mismatch,
+    /// Work panicked.
+    WorkPanicked,
+    /// A process died between the execution and its settlement.
+    ProcessCrashedAfterExecuting,
+    /// The store crashed.
+    StoreCrashed,
+    /// A key was claimed anew after its record was swept.
+    KeyUsedAgainAfterSweep,
+    /// A webhook that came early settled a lapsed lease.
+    EvidenceUsedOnLapse,
+    /// A released operation was executed again.
+    VerdictThenSecondExecution,
+    /// The store's clock ran ahead, and nothing expired.
+    ExpirySuspended,
+}
+
+impl Sometimes {
+    /// Every one of them.
+    pub const ALL: [Self; 22] = [
+        Self::LateFencedSettle,
+        Self::LateSettleAccepted,
+        Self::Lapse,
+        Self::AmbiguousClaim,
+        Self::AmbiguousSettle,
+        Self::SweepRacingAClaim,
+        Self::SweepRacingASettle,
+        Self::AttachWoken,
+        Self::Resumed,
+        Self::Contradiction,
+        Self::DeadLetter,
+        Self::TooLateToBegin,
+        Self::ClaimGivenBack,
+        Self::ReplayFromCache,
+        Self::Mismatch,
+        Self::WorkPanicked,
+        Self::ProcessCrashedAfterExecuting,
+        Self::StoreCrashed,
+        Self::KeyUsedAgainAfterSweep,
+        Self::EvidenceUsedOnLapse,
+        Self::VerdictThenSecondExecution,
+        Self::ExpirySuspended,
+    ];
+}
+
+/// Everything that one history shares.
+pub struct World {
+    pub random: Random,
+    pub chances: Chances,
+    pub ledger: Vec<Execution>,
+    pub violations: Vec<String>,
+    pub seen: BTreeMap<Sometimes, u64>,
+    pub trace: Option<Vec<String>>,
+    pub answers: Answers,
+    /// Engine instances that crashed or stalled: what they held may be left behind.
+    pub disturbed: BTreeSet<u64>,
+    /// What was begun, whether or not it came to an execution.
+    pub begun: BTreeSet<(RecordId, Fence)>,
+    /// Whether nothing but an engine can leave a claim lying about in this history.
+    wedges_are_bugs: bool,
+    store_now: Timestamp,
+    fences: BTreeMap<RecordId, BTreeMap<Fence, Tenure>>,
+    completed: BTreeSet<(RecordId, u64)>,
+    swept: BTreeSet<RecordId>,
+}
+
+/// What clients were told.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct Answers {
+    pub asked: u64,
+    pub replies: u64,
+    pub refused: u64,
+    pub failed: u64,
+}
+
+#[derive(Debug, Clone)]
+struct Tenure {
+    origin: Fence,
+    began: TenureBegan,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum TenureBegan {
+    Fresh,
+    AfterRelease,
+    Resumed,
+}
+
+impl World {
+    pub fn new(random: Random, chances: Chances, trace: Option<Vec<String>>) -> Self {
+        let wedges_are_bugs = chances.store_always_answers();
+        Self {
+            random,
+            chances,
+            ledger: Vec::new(),
+            violations: Vec::new(),
+            seen: BTreeMap::new(),
+            trace,
+            answers: Answers::default(),
+            disturbed: BTreeSet::new(),
+            begun: BTreeSet::new(),
+            wedges_are_bugs,
+            store_now: Timestamp::from_micros(0),
+            fences: BTreeMap::new(),
+            completed: BTreeSet::new(),
+            swept: BTreeSet::new(),
+        }
+    }
+
+    pub fn saw(&mut self, what: Sometimes) {
+        *self.seen.entry(what).or_default() += 1;
+    }
+
+    pub fn note(&mut self, now: Timestamp, line: impl FnOnce() -> String) {
+        if let Some(trace) = &mut self.trace {
+            let micros = now.as_micros().saturating_sub(super::EPOCH_SECS * 1_000_000);
+            trace.push(format!("{:>6}.{:06} {}", micros / 1_000_000, micros % 1_000_000, line()));
+        }
+    }
+
+    pub fn violate(&mut self, now: Timestamp, what: String) {
+        self.note(now, || format!("VIOLATION {what}"));
+        self.violations.push(what);
+    }
+
+    /// A worker really does the work. The number it gets is the answer that clients must see.
+    pub fn execute(&mut self, now: Timestamp, id: RecordId, body: u64, fence: Fence) -> u64 {
+        let number = self.ledger.len() as u64;
+        self.note(now, || format!("execution {number} of {id} under {fence:?}"));
+        let tenure = self.fences.get(&id).and_then(|fences| fences.get(&fence)).cloned();
+        match tenure {
+            None => self
+                .violate(now, format!("{id} was executed under {fence:?}, which no durable claim gave out")),
+            Some(tenure) => {
+                let twice = self.ledger.iter().any(|other| {
+                    other.id == id
+                        && self.fences[&id]
+                            .get(&other.fence)
+                            .is_some_and(|earlier| earlier.origin == tenure.origin)
+                });
+                if twice {
+                    self.violate(now, format!("invariant 1: {id} was executed twice under one claim"));
+                }
+                if tenure.began == TenureBegan::AfterRelease {
+                    self.saw(Sometimes::VerdictThenSecondExecution);
+                }
+            }
+        }
+        self.ledger.push(Execution { id, body, fence });
+        number
+    }
+
+    /// A client was given an answer.
+    pub fn answered(&mut self, now: Timestamp, id: RecordId, body: u64, number: u64) {
+        self.answers.replies += 1;
+        if !self.completed.contains(&(id, number)) {
+            self.violate(
+                now,
+                format!("invariant 2: answer {number} of {id} was given before it was durable"),
+            );
+        }
+        match self.ledger.get(usize::try_from(number).unwrap_or(usize::MAX)) {
+            Some(execution) if execution.id == id && execution.body == body => {}
+            other => self.violate(
+                now,
+                format!(
+                    "invariants 4 and 8: the answer {number} to body {body} of {id} belongs to {other:?}"
+                ),
+            ),
+        }
+    }
+
+    /// A write became durable. This is the history that the rules are about. Leases go by the store's clock, and expiry
+    /// by `at`, which is that clock without its jumps.
+    pub fn wrote(
+        &mut self,
+        at: Timestamp,
+        store_now: Timestamp,
+        id: RecordId,
+        old: Option<&Record>,
+        new: Option<&Record>,
+    ) {
+        self.store_now = store_now;
+        self.note(at, || {
+            let show = |record: Option<&Record>| {
+                record.map_or("none".to_owned(), |r| format!("{} {:?}", r.state.name(), r.fence))
+            };
+            format!("{id}: {} -> {}", show(old), show(new))
+        });
+        match (old, new) {
+            (None, None) => {}
+            (None, Some(new)) => self.began(at, id, None, new),
+            (Some(old), None) => self.removed(at, id, old),
+            (Some(old), Some(new)) => self.changed(at, id, old, new),
+        }
+    }
+
+    fn removed(&mut self, at: Timestamp, id: RecordId, old: &Record) {
+        let allowed = match &old.state {
+            State::Completed { expires_at, .. } | State::FailedRetryable { expires_at, .. } => {
+                *expires_at <= at
+            }
+            State::Expired { .. } => true,
+            State::InProgress { .. } | State::Unknown { .. } => false,
+        };
+        if !allowed {
+            self.violate(at, format!("invariant 5: {id} was removed while {}", old.state.name()));
+        }
+        self.swept.insert(id);
+    }
+
+    /// A tenure begins: with the first claim, or in place of another record.
+    fn began(&mut self, at: Timestamp, id: RecordId, old: Option<&Record>, new: &Record) {
+        if !matches!(new.state, State::InProgress { .. }) {
+            return self.violate(at, format!("{id} began as {}", new.state.name()));
+        }
+        if old.is_none() && self.swept.contains(&id) {
+            self.saw(Sometimes::KeyUsedAgainAfterSweep);
+        }
+        let began = match old.map(|old| &old.state) {
+            _ if old.is_some_and(|old| old.origin == new.origin) => TenureBegan::Resumed,
+            Some(State::FailedRetryable { .. }) => TenureBegan::AfterRelease,
+            _ => TenureBegan::Fresh,
+        };
+        let fences = self.fences.entry(id).or_default();
+        if fences.insert(new.fence, Tenure { origin: new.origin, began }).is_some() {
+            self.violate(at, format!("{:?} of {id} came back", new.fence));
+        }
+    }
+
+    fn changed(&mut self, at: Timestamp, id: RecordId, old: &Record, new: &Record) {
+        let spent = match &old.state {
+            State::Completed { expires_at, .. } | State::FailedRetryable { expires_at, .. } => {
+                *expires_at <= at
+            }
+            State::Expired { .. } => true,
+            State::InProgress { .. } | State::Unknown { .. } => false,
+        };
+        if new.fence != old.fence {
+            self.check_new_tenure(at, id, old, new, spent);
+            return self.began(at, id, Some(old), new);
+        }
+        let allowed = match (&old.state, &new.state) {
+            (State::InProgress { .. } | State::Unknown { .. }, State::Expired { .. }) => false,
+            (State::InProgress { .. }, _) => true,
+            (State::Unknown { .. }, State::InProgress { .. }) => false,
+            (State::Unknown { .. }, _) => true,
+            (State::FailedRetryable { .. }, State::Completed { .. } | State::FailedRetryable { .. }) => true,
+            (State::Completed { reply: before, .. }, State::Completed { reply: after, .. }) => {
+                before == after
+            }
+            (State::Completed { .. } | State::FailedRetryable { .. }, State::Expired { .. }) => spent,
+            (State::Expired { .. }, State::Expired { .. }) => true,
+            _ => false,
+        };
+        if !allowed {
+            self.violate(
+                at,
+                format!("invariants 3, 5 and 7: {id} went from {} to {}", old.state.name(), new.state.name()),
+            );
+        }
+        if let (State::InProgress { .. }, State::Unknown { .. }) = (&old.state, &new.state) {
+            self.check_lapse(at, id, new);
+        }
+        if let State::Completed { reply, .. } = &new.state
+            && !matches!(old.state, State::Completed { .. })
+        {
+            self.check_completion(at, id, old, new, &reply.body);
+        }
+    }
+
+    /// Two tenures are separated by a release, by the end of the window, or by a declared resume.
+    fn check_new_tenure(&mut self, at: Timestamp, id: RecordId, old: &Record, new: &Record, spent: bool) {
+        let resumed = new.origin == old.origin
+            && old.recovery_point.is_some()
+            && match &old.state {
+                State::InProgress { lease_until } => {
+                    *lease_until <= self.store_now && matches!(old.terms.on_lapse, OnLapse::Resume { .. })
+                }
+                State::FailedRetryable { .. } => true,
+                State::Completed { .. } | State::Unknown { .. } | State::Expired { .. } => false,
+            };
+        let released = matches!(old.state, State::FailedRetryable { .. });
+        if !(resumed || released || spent) {
+            self.violate(at, format!("invariant 1: {id} was given out again while {}", old.state.name()));
+        }
+        if new.fence < old.fence {
+            self.violate(at, format!("invariant 7: {:?} followed {:?} on {id}", new.fence, old.fence));
+        }
+    }
+
+    /// A lease lapses only where its owner was disturbed or really at work: else a claim was left lying about.
+    fn check_lapse(&mut self, at: Timestamp, id: RecordId, new: &Record) {
+        let begun = self.begun.contains(&(id, new.fence));
+        let mut instance = [0; 8];
+        instance.copy_from_slice(&new.owner.as_bytes()[..8]);
+        let disturbed = self.disturbed.contains(&u64::from_le_bytes(instance)) || !self.wedges_are_bugs;
+        let lapsed = new.last_error.as_deref() == Some("the lease lapsed");
+        if lapsed {
+            self.saw(Sometimes::Lapse);
+        }
+        if lapsed && !begun && !disturbed {
+            self.violate(at, format!("{id} was wedged: claimed, never begun, never given back"));
+        }
+    }
+
+    /// What is completed must be an execution of this very tenure, or somebody must have said so.
+    fn check_completion(&mut self, at: Timestamp, id: RecordId, old: &Record, new: &Record, body: &[u8]) {
+        let number = std::str::from_utf8(body).ok().and_then(|text| text.parse::<u64>().ok());
+        let execution = number.and_then(|number| self.ledger.get(usize::try_from(number).ok()?)).cloned();
+        let (Some(number), Some(execution)) = (number, execution) else {
+            return self.violate(at, format!("{id} was completed with an answer that nobody made"));
+        };
+        let evidence = old.evidence.as_ref().is_some_and(|evidence| evidence.reply.body == body);
+        let judged = new.verdict != old.verdict;
+        // Resumed work answers with what an earlier tenure of the same execution did.
+        let origin =
+            self.fences.get(&id).and_then(|fences| fences.get(&execution.fence)).map(|tenure| tenure.origin);
+        if execution.id != id || (origin != Some(new.origin) && !evidence && !judged) {
+            self.violate(
+                at,
+                format!(
+                    "invariant 7: {id} under {:?} was completed with the answer of {execution:?}",
+                    new.fence
+                ),
+            );
+        }
+        if matches!(old.state, State::Unknown { .. }) && !judged {
+            self.saw(Sometimes::LateSettleAccepted);
+        }
+        if matches!(old.state, State::InProgress { .. }) && evidence {
+            self.saw(Sometimes::EvidenceUsedOnLapse);
+        }
+        self.completed.insert((id, number));
+    }
+
+    /// Rules about single steps, restated here in other words than the machine's.
+    pub fn stepped(&mut self, record: Option<&Record>, at: Moment, event: &Event<'_>, step: &Step) {
+        let Some(record) = record else { return };
+        let over = match &record.state {
+            State::Completed { expires_at, .. } | State::FailedRetryable { expires_at, .. } => {
+                *expires_at <= at.expiry_now
+            }
+            State::Expired { .. } => true,
+            State::InProgress { .. } | State::Unknown { .. } => false,
+        };
+        match event {
+            Event::Claim { claim, .. } => {
+                let different = record.fingerprint.compare(claim.fingerprint()) == Comparison::Different;
+                let mismatch = Answer::Decision(Decision::Refuse(Refusal::Mismatch));
+                if different && !over && (step.answer != mismatch || step.write != Write::Keep) {
+                    self.violate(
+                        at.now,
+                        format!(
+                            "invariant 4: another request met {} and got {:?}",
+                            record.state.name(),
+                            step.answer
+                        ),
+                    );
+                }
+            }
+            Event::Settle { fence, outcome: Outcome::Completed(reply) } if *fence == record.fence => {
+                let kept = match (&record.state, &step.write) {
+                    (State::Completed { .. } | State::Expired { .. }, write) => *write == Write::Keep,
+                    (_, Write::Put(next)) => {
+                        matches!(&next.state, State::Completed { reply: stored, .. } if stored == reply)
+                    }
+                    (_, Write::Keep | Write::Remove) => false,
+                };
+                if !kept {
+                    self.violate(
+                        at.now,
+                        format!(
+                            "a completion under the right fence was thrown away while {}",
+                            record.state.name()
+                        ),
+                    );
+                }
+            }
+            _ => {}
+        }
+    }
+
+    pub fn observed(&mut self, what: Observation) {
+        let what = match what {
+            Observation::Fenced => Sometimes::LateFencedSettle,
+            Observation::AttachWoken => Sometimes::AttachWoken,
+            Observation::Resumed => Sometimes::Resumed,
+            Observation::Contradiction => Sometimes::Contradiction,
+            Observation::DeadLettered => Sometimes::DeadLetter,
+            Observation::TooLate => Sometimes::TooLateToBegin,
+            Observation::GivenBack => Sometimes::ClaimGivenBack,
+            Observation::ReplayedFromCache => Sometimes::ReplayFromCache,
+            Observation::Mismatch => Sometimes::Mismatch,
+            Observation::Panicked => Sometimes::WorkPanicked,
+            Observation::ExpirySuspended => Sometimes::ExpirySuspended,
+            _ => return,
+        };
+        self.saw(what);
+    }
+
+    /// A durable write is gone, though whoever made it was told that it was durable.
+    pub fn lost(&mut self, at: Timestamp, id: RecordId, version: Version) {
+        self.violate(at, format!("version {version} of {id} was acknowledged and is gone"));
+    }
+}
