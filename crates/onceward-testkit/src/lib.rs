@@ -1,5 +1,22 @@
-//! What Onceward is tested with.
+//! What every Onceward store is tested with: a conformance suite, faults and virtual time.
+//!
+//! Nothing here reads a clock, sleeps or draws a random number of its own: time, chance and faults are inputs, so that
+//! a failure can be looked at twice.
+
 #![expect(clippy::cast_possible_truncation, reason = "counts in a simulation are small")]
 #![expect(clippy::wildcard_enum_match_arm, reason = "rules pick out the cases they are about")]
+#![allow(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::panic,
+    reason = "this is a library of assertions: a panic with a sentence in it is how they report"
+)]
 
+mod clock;
+pub mod conformance;
+mod random;
+pub mod sample;
 pub mod sim;
+
+pub use clock::VirtualClock;
+pub use random::Random;

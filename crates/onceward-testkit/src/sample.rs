@@ -1,0 +1,152 @@
+//! Records to test with: plain ones, and ones that use every field there is.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytes::Bytes;
+use onceward::{
+    Evidence, Fence, Fingerprint, Letter, OnLapse, OwnerToken, Record, RecordId, RecoveryPoint, Reply, State,
+    Subject, Terms, Timestamp, Verdict,
+};
+
+use crate::Random;
+
+/// When tests begin: the first of January 2026.
+pub const START: Timestamp = Timestamp::from_micros(1_767_225_600_000_000);
+
+/// As much body as a reply has room for by default.
+pub const LARGE_BODY_BYTES: usize = 1024 * 1024;
+
+/// The n-th id. Ids are spread like hashes are, so that their order is not the order of their numbers.
+pub fn id(n: u64) -> RecordId {
+    let mut random = Random::seeded(n);
+    RecordId::from_bytes(((u128::from(random.next()) << 64) | u128::from(random.next())).to_be_bytes())
+}
+
+/// A claim's record that nothing has happened to yet. The tag tells one record from another.
+pub fn record(tag: &str) -> Record {
+    let fence = Fence::from_number(START.as_micros());
+    Record {
+        subject: Subject {
+            scope: "acme".to_owned(),
+            key: tag.to_owned(),
+            route: "POST /payments".to_owned(),
+        },
+        fingerprint: Fingerprint::of_bytes(tag.as_bytes()),
+        terms: Terms::default(),
+        created_at: START,
+        origin: fence,
+        fence,
+        owner: OwnerToken::named(tag),
+        attempt: 1,
+        recovery_point: None,
+        evidence: None,
+        verdict: None,
+        last_error: None,
+        state: in_progress(START.after(Terms::default().lease)),
+    }
+}
+
+/// A plain record in this state.
+pub fn in_state(tag: &str, state: State) -> Record {
+    Record { state, ..record(tag) }
+}
+
+/// A record in this state that uses every optional field.
+pub fn full(tag: &str, state: State) -> Record {
+    let terms = Terms {
+        on_lapse: OnLapse::Resume { attempts: 3, within: Duration::from_secs(600) },
+        ..Terms::default()
+    };
+    Record {
+        terms,
+        fence: Fence::from_number(START.as_micros() + 7),
+        attempt: 2,
+        recovery_point: Some(point("charge_created")),
+        evidence: Some(Evidence {
+            fence: Fence::from_number(START.as_micros()),
+            reply: reply(201, "evidence"),
+            at: START.after(Duration::from_secs(1)),
+        }),
+        verdict: Some(Verdict {
+            by: "operator".to_owned(),
+            reason: "saw it in the ledger, naïvely".to_owned(),
+            at: START.after(Duration::from_secs(2)),
+        }),
+        last_error: Some("the upstream hung up: \u{2028}\0".to_owned()),
+        ..in_state(tag, state)
+    }
+}
+
+/// A recovery point with bytes that are no text.
+pub fn point(name: &str) -> RecoveryPoint {
+    RecoveryPoint::new(name, Bytes::from_static(b"\x00\xff data")).expect("the name is short")
+}
+
+/// A reply with a repeated header and a header value that is no text.
+pub fn reply(status: u16, body: &str) -> Arc<Reply> {
+    let header = |name: &str, value: &'static [u8]| (name.to_owned(), Bytes::from_static(value));
+    Arc::new(Reply {
+        status,
+        headers: vec![
+            header("link", b"<a>; rel=next"),
+            header("content-type", b"text/plain"),
+            header("link", b"<b>; rel=prev"),
+            header("x-latin", b"caf\xe9 \xff\x00"),
+            header("x-empty", b""),
+        ],
+        body: Bytes::copy_from_slice(body.as_bytes()),
+        version: 3,
+    })
+}
+
+/// A reply whose body fills the default limit with bytes that are no text and do not compress.
+pub fn large_reply() -> Arc<Reply> {
+    let mut random = Random::seeded(0xb0d1);
+    let body: Vec<u8> = (0..LARGE_BODY_BYTES / 8).flat_map(|_| random.next().to_le_bytes()).collect();
+    Arc::new(Reply { body: body.into(), ..(*reply(200, "")).clone() })
+}
+
+/// Someone executes until then.
+pub const fn in_progress(lease_until: Timestamp) -> State {
+    State::InProgress { lease_until }
+}
+
+/// It happened, and is kept until then.
+pub fn completed(expires_at: Timestamp) -> State {
+    State::Completed { reply: reply(201, "paid"), settled_at: START, expires_at }
+}
+
+/// It did not happen, which is remembered until then.
+pub const fn failed_retryable(expires_at: Timestamp) -> State {
+    State::FailedRetryable { settled_at: START, expires_at }
+}
+
+/// Nobody knows, and somebody should look then.
+pub const fn unknown(due_at: Timestamp, letter: Letter) -> State {
+    State::Unknown { since: START, due_at, probes: 2, letter }
+}
+
+/// Its window ended then, and its body is gone.
+pub const fn expired(expires_at: Timestamp) -> State {
+    State::Expired { status: Some(201), expires_at }
+}
+
+/// Every state, and every variant of each, whose time comes at `at`.
+pub fn states(at: Timestamp) -> Vec<State> {
+    vec![
+        in_progress(at),
+        completed(at),
+        State::Completed { reply: large_reply(), settled_at: START, expires_at: Timestamp::NEVER },
+        State::Completed {
+            reply: Arc::new(Reply::new("").with_status(204)),
+            settled_at: Timestamp::from_micros(0),
+            expires_at: at,
+        },
+        failed_retryable(at),
+        unknown(at, Letter::Live),
+        unknown(at, Letter::Dead),
+        expired(at),
+        State::Expired { status: None, expires_at: at },
+    ]
+}
