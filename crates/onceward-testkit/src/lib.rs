@@ -14,9 +14,11 @@
 
 mod clock;
 pub mod conformance;
+mod faulty;
 mod random;
 pub mod sample;
 pub mod sim;
 
 pub use clock::VirtualClock;
+pub use faulty::{Call, Fault, FaultyStore, Method};
 pub use random::Random;
