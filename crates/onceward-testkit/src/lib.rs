@@ -1,4 +1,5 @@
-//! What every Onceward store is tested with: a conformance suite, faults and virtual time.
+//! What every Onceward store is tested with: a conformance suite, faults, virtual time and
+//! scenario scripts.
 //!
 //! Nothing here reads a clock, sleeps or draws a random number of its own: time, chance and faults are inputs, so that
 //! a failure can be looked at twice.
@@ -17,6 +18,7 @@ pub mod conformance;
 mod faulty;
 mod random;
 pub mod sample;
+pub mod scenario;
 pub mod sim;
 
 pub use clock::VirtualClock;

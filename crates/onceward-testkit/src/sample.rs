@@ -78,6 +78,17 @@ pub fn full(tag: &str, state: State) -> Record {
     }
 }
 
+/// The fingerprint of a body, under the usual rules or under others that cannot be compared with them.
+pub fn fingerprint(body: &str, rules: Option<&str>) -> Fingerprint {
+    let usual = Fingerprint::of_bytes(body.as_bytes());
+    let Some(rules) = rules else { return usual };
+    // What a record stores of a fingerprint begins with the name of its rules.
+    let mut stored = postcard::to_stdvec(&usual).expect("a fingerprint can be stored");
+    let named = rules.bytes().chain(std::iter::repeat(b'.'));
+    stored.iter_mut().take(8).zip(named).for_each(|(byte, name)| *byte = name);
+    postcard::from_bytes(&stored).expect("eight other bytes name other rules")
+}
+
 /// A recovery point with bytes that are no text.
 pub fn point(name: &str) -> RecoveryPoint {
     RecoveryPoint::new(name, Bytes::from_static(b"\x00\xff data")).expect("the name is short")

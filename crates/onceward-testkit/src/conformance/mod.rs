@@ -80,6 +80,10 @@ macro_rules! conformance {
             a_limit_of_nothing_lists_nothing_and_a_limit_of_one_lists_one,
             random_histories_agree_with_the_model,
         );
+        mod scenarios {
+            use super::*;
+            $crate::each_scenario!(store_scenario_tests, $constructor);
+        }
     };
     ($constructor:path, with damage) => {
         $crate::conformance!($constructor);

@@ -1,0 +1,228 @@
+//! Two doors: the machine over a map, and the machine over any store.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use onceward::event::{Answer, Decision, Event, Moment, Resolution, Step, Write};
+use onceward::store::{Seen, Stamped, Store, Swapped};
+use onceward::{
+    Claim, Clock, Fence, Identity, Key, Outcome, OwnerToken, Record, RecordId, RecoveryPoint, Reply, Scope,
+    Timestamp, machine,
+};
+
+use super::run::Silence;
+use super::{Act, Answered, Deed, Door, Ending, Said, Told};
+use crate::{VirtualClock, sample};
+
+/// The pure machine over a map: no store, no clock, no engine.
+#[derive(Debug, Default)]
+pub struct MachineDoor {
+    records: BTreeMap<(String, String), Record>,
+    elapsed: Duration,
+    ahead: Duration,
+}
+
+impl Door for MachineDoor {
+    async fn wait_until(&mut self, at: Duration, ahead: Duration) {
+        (self.elapsed, self.ahead) = (at, ahead);
+    }
+
+    async fn act(&mut self, act: &Act, fence: Option<Fence>) -> Told {
+        let name = (act.scope.clone(), act.key.clone());
+        let record = self.records.get(&name);
+        let Some(request) = Request::of(act, fence) else {
+            return told(None, record);
+        };
+        let now = sample::START.after(self.elapsed).after(self.ahead);
+        let step = machine::step(record, moment(now, self.ahead), &request.event());
+        match &step.write {
+            Write::Keep => {}
+            Write::Put(next) => {
+                self.records.insert(name.clone(), (**next).clone());
+            }
+            Write::Remove => {
+                self.records.remove(&name);
+            }
+        }
+        told(Some(step), self.records.get(&name))
+    }
+}
+
+/// The machine over a store: load, decide, swap; on a conflict decide again.
+pub struct StoreDoor {
+    store: Arc<dyn Store>,
+    clock: Arc<VirtualClock>,
+    identity: Identity,
+    ahead: Duration,
+    /// What each actor has read and not yet acted on.
+    read: BTreeMap<String, Seen>,
+}
+
+impl StoreDoor {
+    /// A door to this store, which must be empty and go by this clock.
+    pub fn new(store: Arc<dyn Store>, clock: Arc<VirtualClock>) -> Self {
+        let identity = Identity::new("scenarios", "fixed").expect("both names are short");
+        Self { store, clock, identity, ahead: Duration::ZERO, read: BTreeMap::new() }
+    }
+
+    async fn load(&self, id: RecordId) -> Seen {
+        self.store.load(id).await.expect("a healthy store loads")
+    }
+
+    /// Writes what a step asks for, or gives what stood in its way.
+    async fn write(&self, id: RecordId, seen: &Seen, write: &Write) -> Result<(), Seen> {
+        let expect = seen.record.as_ref().map(|stamped| stamped.version);
+        match (write, expect) {
+            (Write::Keep, _) | (Write::Remove, None) => Ok(()),
+            (Write::Put(next), expect) => {
+                match self.store.swap(id, expect, (**next).clone()).await.expect("a healthy store swaps") {
+                    Swapped::Applied { .. } => Ok(()),
+                    Swapped::Conflict(seen) => Err(seen),
+                }
+            }
+            (Write::Remove, Some(version)) => {
+                match self.store.forget(vec![(id, version)]).await.expect("a healthy store forgets") {
+                    0 => Err(self.load(id).await),
+                    _ => Ok(()),
+                }
+            }
+        }
+    }
+}
+
+impl Door for StoreDoor {
+    async fn wait_until(&mut self, at: Duration, ahead: Duration) {
+        self.ahead = ahead;
+        self.clock.set(sample::START.after(at).after(ahead));
+    }
+
+    async fn act(&mut self, act: &Act, fence: Option<Fence>) -> Told {
+        let scope = Scope::new(&act.scope).expect("a script's scope is short");
+        let key = Key::new(&act.key).expect("a script's key is a key");
+        let id = self.identity.id_of(&scope, &key);
+        let Some(request) = Request::of(act, fence) else {
+            let seen = self.load(id).await;
+            let told = told(None, seen.record.as_ref().map(|stamped| &stamped.record));
+            self.read.insert(act.actor.clone(), seen);
+            return told;
+        };
+        let mut seen = match self.read.remove(&act.actor) {
+            Some(stale) => Seen { now: self.clock.now(), ..stale },
+            None => self.load(id).await,
+        };
+        loop {
+            let record = seen.record.as_ref().map(|stamped: &Stamped| &stamped.record);
+            let step = machine::step(record, moment(seen.now, self.ahead), &request.event());
+            match self.write(id, &seen, &step.write).await {
+                Ok(()) => {
+                    let now = self.load(id).await.record.map(|stamped| stamped.record);
+                    return told(Some(step), now.as_ref());
+                }
+                Err(winner) => seen = winner,
+            }
+        }
+    }
+}
+
+fn moment(now: Timestamp, ahead: Duration) -> Moment {
+    let ahead = u64::try_from(ahead.as_micros()).unwrap_or(u64::MAX);
+    Moment { now, expiry_now: Timestamp::from_micros(now.as_micros().saturating_sub(ahead)) }
+}
+
+/// What is told about a step (or a mere look) that left the record like this.
+fn told(step: Option<Step>, record: Option<&Record>) -> Told {
+    let state = Some(record.map_or("none", |record| record.state.name()));
+    let Some(step) = step else {
+        return Told { said: Said::Read, tenure: None, state, alarm: None };
+    };
+    let tenure = match &step.answer {
+        Answer::Decision(Decision::Execute | Decision::Resume(_)) => {
+            record.map(|record| (record.fence, record.attempt))
+        }
+        Answer::Decision(Decision::Replay(_) | Decision::Refuse(_))
+        | Answer::Applied
+        | Answer::AlreadySettled(_)
+        | Answer::Fenced
+        | Answer::Conflict
+        | Answer::Lapsed
+        | Answer::Swept
+        | Answer::Left => None,
+    };
+    Told { said: Said::Answer(step.answer), tenure, state, alarm: Some(step.notice.ok_or(Silence)) }
+}
+
+/// An act as the machine takes it; it keeps what an event only borrows.
+struct Request<'a> {
+    act: &'a Act,
+    fence: Fence,
+    claim: Claim,
+}
+
+impl<'a> Request<'a> {
+    /// Nothing for an act that only reads.
+    fn of(act: &'a Act, fence: Option<Fence>) -> Option<Self> {
+        let scope = Scope::new(&act.scope).expect("a script's scope is short");
+        let key = Key::new(&act.key).expect("a script's key is a key");
+        let claim = |body: &str, rules: Option<&str>| {
+            let fingerprint = sample::fingerprint(body, rules);
+            Claim::new(scope.clone(), key.clone(), fingerprint)
+        };
+        let claim = match &act.deed {
+            Deed::Read => return None,
+            Deed::Claim { body, rules, terms } => {
+                claim(body, rules.as_deref()).terms(terms.clone()).expect("a script's terms make sense")
+            }
+            Deed::Resume
+            | Deed::Renew
+            | Deed::Checkpoint { .. }
+            | Deed::Settle(_)
+            | Deed::Evidence(_)
+            | Deed::Inconclusive { .. }
+            | Deed::Resolve(_)
+            | Deed::Expire { .. }
+            | Deed::Sweep(_) => claim("", None),
+        };
+        Some(Self { act, fence: fence.unwrap_or(Fence::from_number(0)), claim })
+    }
+
+    fn event(&self) -> Event<'_> {
+        let (owner, fence) = (OwnerToken::named(&self.act.actor), self.fence);
+        let by = self.act.actor.clone();
+        match &self.act.deed {
+            Deed::Claim { .. } => Event::Claim { claim: &self.claim, owner, label: &self.act.key },
+            // A look has no event; resuming with nobody's token is the nearest that changes nothing.
+            Deed::Read | Deed::Resume => Event::Resume { owner },
+            Deed::Renew => Event::Renew { fence },
+            Deed::Checkpoint { point, data } => {
+                let point =
+                    RecoveryPoint::new(point, data.clone()).expect("a script's recovery point is short");
+                Event::Checkpoint { fence, point }
+            }
+            Deed::Settle(ending) => Event::Settle {
+                fence,
+                outcome: match ending {
+                    Ending::Completed(answered) => Outcome::Completed(reply(answered)),
+                    Ending::Retryable => Outcome::Retryable("as the script says".to_owned()),
+                    Ending::Unknown => Outcome::Unknown("as the script says".to_owned()),
+                },
+            },
+            Deed::Evidence(answered) => Event::Evidence { reply: reply(answered), by },
+            Deed::Inconclusive { backoff, limit } => Event::Inconclusive { backoff: *backoff, limit: *limit },
+            Deed::Resolve(ending) => Event::Resolve {
+                verdict: match ending {
+                    Ending::Completed(answered) => Resolution::Completed(reply(answered)),
+                    Ending::Retryable | Ending::Unknown => Resolution::Retryable,
+                },
+                by,
+                reason: "as the script says".to_owned(),
+            },
+            Deed::Expire { after } => Event::Expire { after: *after },
+            Deed::Sweep(expiry) => Event::Sweep { expiry: *expiry },
+        }
+    }
+}
+
+fn reply(answered: &Answered) -> Arc<Reply> {
+    Arc::new(Reply::new(answered.body.clone()).with_status(answered.status))
+}

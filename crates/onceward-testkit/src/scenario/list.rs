@@ -1,0 +1,113 @@
+//! The scripts that everything runs.
+
+use super::{MachineDoor, Script, StoreDoor, run};
+use crate::conformance::Bench;
+
+/// Makes a test of every script: `scenarios!(run)`, where `run` is a `fn(&Script)` that panics where it fails.
+///
+/// What everything runs is listed here once; a test finds scripts that are not.
+#[macro_export]
+macro_rules! scenarios {
+    ($run:path) => {
+        $crate::each_scenario!(scenario_tests, $run);
+    };
+}
+
+#[doc(hidden)]
+#[macro_export]
+macro_rules! each_scenario {
+    ($then:ident, $with:path) => {
+        $crate::$then! {
+            $with:
+            a_changed_fingerprint_rule_replays_and_is_counted,
+            a_clock_that_jumps_ahead_lapses_leases_and_suspends_expiry,
+            a_declared_resume_goes_on_from_the_last_recovery_point,
+            a_failure_stops_mattering_after_an_hour,
+            a_fenced_result_keeps_the_key_from_being_released,
+            a_lapsed_lease_makes_the_outcome_unknown,
+            a_late_owner_after_a_second_execution_is_fenced,
+            a_late_owner_is_believed_while_its_fence_stands,
+            a_lease_lapses_at_its_end_and_not_before,
+            a_mismatch_beats_every_other_answer,
+            a_retry_gets_the_first_answer,
+            a_retryable_failure_after_a_recovery_point_is_resumed,
+            a_retryable_failure_lets_the_next_claim_execute,
+            a_settlement_whose_answer_was_lost_is_told_that_it_was_settled,
+            a_soft_sweep_keeps_the_row_without_its_body,
+            a_sweeper_that_read_too_early_changes_nothing,
+            a_webhook_before_the_lapse_is_kept_and_used,
+            a_webhook_completes_what_nobody_knew,
+            an_inconclusive_probe_backs_off_and_ends_among_the_dead_letters,
+            an_operator_ends_the_window_early,
+            an_unknown_outcome_is_resolved_once,
+            at_the_end_of_the_window_there_is_a_replay_or_a_new_execution,
+            nothing_can_be_done_to_what_is_absent,
+            renewing_and_checkpointing_keep_the_lease_alive,
+            the_process_slept_between_claim_and_dispatch,
+            the_sweeper_finds_a_lapsed_lease_before_any_retry,
+            the_sweeper_leaves_a_resumable_lapse_to_the_completer_for_a_while,
+            the_sweeper_takes_only_what_is_past_its_window,
+            two_claims_that_both_found_nothing_execute_once,
+            two_tenants_never_meet,
+            where_resuming_was_not_agreed_a_recovery_point_is_no_licence,
+            without_a_recovery_point_there_is_nothing_to_resume,
+        }
+    };
+}
+
+#[doc(hidden)]
+#[macro_export]
+macro_rules! scenario_tests {
+    ($run:path: $($name:ident),* $(,)?) => {
+        $(
+            #[test]
+            fn $name() {
+                $run(&$crate::scenario::named(stringify!($name)));
+            }
+        )*
+    };
+}
+
+#[doc(hidden)]
+#[macro_export]
+macro_rules! store_scenario_tests {
+    ($constructor:path: $($name:ident),* $(,)?) => {
+        $(
+            #[test]
+            fn $name() {
+                let script = $crate::scenario::named(stringify!($name));
+                $crate::conformance::run($constructor, |bench| $crate::scenario::on_store(script, bench));
+            }
+        )*
+    };
+}
+
+#[doc(hidden)]
+#[macro_export]
+macro_rules! scenario_texts {
+    ($with:path: $($name:ident),* $(,)?) => {
+        [$((stringify!($name), include_str!(concat!("../../scenarios/", stringify!($name), ".txt")))),*]
+    };
+}
+
+/// The names and the texts of all scripts.
+pub const SCRIPTS: &[(&str, &str)] = &each_scenario!(scenario_texts, self);
+
+/// The script of this name.
+pub fn named(name: &str) -> Script {
+    let text = SCRIPTS.iter().find(|(known, _)| *known == name).map(|(_, text)| *text);
+    let text = text.unwrap_or_else(|| panic!("there is no script {name}"));
+    text.parse().unwrap_or_else(|error| panic!("scenarios/{name}.txt: {error}"))
+}
+
+/// Runs a script against the pure machine.
+pub fn on_machine(script: &Script) {
+    let runtime = tokio::runtime::Builder::new_current_thread().build().expect("a runtime without threads");
+    runtime.block_on(run(script, &mut MachineDoor::default())).unwrap_or_else(|failure| panic!("{failure}"));
+}
+
+/// Runs a script against a store.
+pub async fn on_store(script: Script, bench: Bench) {
+    let mut door = StoreDoor::new(bench.store, bench.clock);
+    run(&script, &mut door).await.unwrap_or_else(|failure| panic!("{failure}"));
+}
