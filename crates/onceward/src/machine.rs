@@ -56,7 +56,7 @@ fn claimed(record: Option<&Record>, at: Moment, claim: &Claim, owner: OwnerToken
     let step = match &record.state {
         State::InProgress { lease_until } if *lease_until > at.now => {
             if record.owner == owner {
-                keep(Answer::Decision(Decision::Execute))
+                regained(record)
             } else {
                 refuse(record.refusal(at))
             }
@@ -82,12 +82,19 @@ fn resumed(record: &Record, at: Moment, owner: OwnerToken) -> Step {
         State::InProgress { lease_until } if *lease_until <= at.now => {
             lapsed(record, at, *lease_until, Some(owner))
         }
+        State::InProgress { .. } if record.owner == owner => regained(record),
         State::InProgress { .. }
         | State::Completed { .. }
         | State::FailedRetryable { .. }
         | State::Unknown { .. }
         | State::Expired { .. } => keep(Answer::Conflict),
     }
+}
+
+/// A tenure that its own owner asks for again, because the answer was lost. What it committed is not to be done twice.
+fn regained(record: &Record) -> Step {
+    let decision = record.recovery_point.clone().map_or(Decision::Execute, Decision::Resume);
+    keep(Answer::Decision(decision))
 }
 
 /// Renew and checkpoint: only the owner of a running tenure may.

@@ -20,6 +20,7 @@ macro_rules! each_scenario {
         $crate::$then! {
             $with:
             a_changed_fingerprint_rule_replays_and_is_counted,
+            a_claim_whose_answer_was_lost_recognises_itself,
             a_clock_that_jumps_ahead_lapses_leases_and_suspends_expiry,
             a_declared_resume_goes_on_from_the_last_recovery_point,
             a_failure_stops_mattering_after_an_hour,
@@ -29,6 +30,7 @@ macro_rules! each_scenario {
             a_late_owner_is_believed_while_its_fence_stands,
             a_lease_lapses_at_its_end_and_not_before,
             a_mismatch_beats_every_other_answer,
+            a_resume_whose_answer_was_lost_goes_on_and_does_not_begin_anew,
             a_retry_gets_the_first_answer,
             a_retryable_failure_after_a_recovery_point_is_resumed,
             a_retryable_failure_lets_the_next_claim_execute,
