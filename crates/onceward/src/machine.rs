@@ -241,11 +241,11 @@ fn lapsed(record: &Record, at: Moment, lease_until: Timestamp, successor: Option
     if let (OnLapse::Resume { attempts, within }, Some(point)) =
         (record.terms.on_lapse, &record.recovery_point)
     {
+        let open = record.attempt < attempts && lease_until.after(within) > at.now;
         match successor {
-            Some(owner) if record.attempt < attempts => return take_over(record, at, owner, point),
-            Some(_) => letter = Letter::Dead,
-            None if lease_until.after(within) > at.now => return keep(Answer::Left),
-            None => letter = Letter::Dead,
+            Some(owner) if open => return take_over(record, at, owner, point),
+            None if open => return keep(Answer::Left),
+            Some(_) | None => letter = Letter::Dead,
         }
     }
     let step = put(record, Answer::Lapsed, |next| next.lose(at, letter, "the lease lapsed"));
