@@ -168,7 +168,8 @@ fn testified(record: &Record, at: Moment, reply: &Arc<Reply>, by: &str) -> Step 
         next.judge(at, by, "evidence of completion");
     };
     match &record.state {
-        State::InProgress { .. } if record.evidence.is_some() => keep(Answer::Applied),
+        // Evidence of another tenure decides nothing about this one, so it makes room for evidence that does.
+        State::InProgress { .. } if record.own_evidence().is_some() => keep(Answer::Applied),
         State::InProgress { .. } => put(record, Answer::Applied, |next| next.testify(at, next.fence, reply)),
         State::Unknown { .. } => put(record, Answer::Applied, complete),
         State::FailedRetryable { .. } => {
