@@ -63,10 +63,13 @@ fn claimed(record: Option<&Record>, at: Moment, claim: &Claim, owner: OwnerToken
         }
         State::InProgress { lease_until } => lapsed(record, at, *lease_until, Some(owner)),
         State::Completed { reply, .. } => keep(Answer::Decision(Decision::Replay(reply.clone()))),
-        // What was committed before the failure must not be done again: the work goes on from there.
-        State::FailedRetryable { .. } => match &record.recovery_point {
-            Some(point) => take_over(record, at, owner, point),
-            None => execute(Some(record), at, claim, owner, label),
+        State::FailedRetryable { .. } => match (&record.evidence, &record.recovery_point) {
+            (Some(Evidence { reply, .. }), _) => {
+                overruled(record, at, reply, Answer::Decision(Decision::Replay(reply.clone())))
+            }
+            // What was committed before the failure must not be done again: the work goes on from there.
+            (None, Some(point)) => take_over(record, at, owner, point),
+            (None, None) => execute(Some(record), at, claim, owner, label),
         },
         State::Unknown { .. } => refuse(record.refusal(at)),
         State::Expired { .. } => execute(Some(record), at, claim, owner, label),
@@ -119,15 +122,13 @@ fn settled(record: &Record, at: Moment, fence: Fence, outcome: &Outcome) -> Step
         }
         // A verdict said that it had not happened, and it had: the truth is kept, and somebody should know.
         (State::FailedRetryable { .. }, Outcome::Completed(reply)) => {
-            noticed(put(record, Answer::Applied, |next| next.complete(at, reply)), Notice::Contradiction)
+            overruled(record, at, reply, Answer::Applied)
         }
-        // This tenure did nothing, but another one did: releasing the key would do it again.
         (State::InProgress { .. } | State::Unknown { .. }, Outcome::Retryable(error)) => {
             match &record.evidence {
-                Some(Evidence { reply, .. }) => noticed(
-                    put(record, Answer::AlreadySettled(Some(reply.clone())), |next| next.complete(at, reply)),
-                    Notice::Contradiction,
-                ),
+                Some(Evidence { reply, .. }) => {
+                    overruled(record, at, reply, Answer::AlreadySettled(Some(reply.clone())))
+                }
                 None => put(record, Answer::Applied, |next| next.release(at, error)),
             }
         }
@@ -158,8 +159,9 @@ fn fenced(record: &Record, at: Moment, fence: Fence, outcome: &Outcome) -> Step 
         (Some(_), _) | (_, State::Expired { .. }) => keep(Answer::Fenced),
         (None, _) => put(record, Answer::Fenced, |next| next.testify(at, fence, reply)),
     };
-    // Below the origin lies an execution that was declared not to have happened; from there on, only resumed work.
-    if fence < record.origin { noticed(step, Notice::Contradiction) } else { step }
+    // Below the origin lies an execution that was declared not to have happened, as a release declares of the present one.
+    let released = matches!(record.state, State::FailedRetryable { .. });
+    if released || fence < record.origin { noticed(step, Notice::Contradiction) } else { step }
 }
 
 fn testified(record: &Record, at: Moment, reply: &Arc<Reply>, by: &str) -> Step {
@@ -197,6 +199,9 @@ fn resolved(record: &Record, at: Moment, verdict: &Resolution, by: &str, reason:
     let State::Unknown { .. } = record.state else {
         return keep(Answer::Conflict);
     };
+    if let (Resolution::Retryable, Some(Evidence { reply, .. })) = (verdict, &record.evidence) {
+        return overruled(record, at, reply, Answer::AlreadySettled(Some(reply.clone())));
+    }
     put(record, Answer::Applied, |next| {
         match verdict {
             Resolution::Completed(reply) => next.complete(at, reply),
@@ -204,6 +209,11 @@ fn resolved(record: &Record, at: Moment, verdict: &Resolution, by: &str, reason:
         }
         next.judge(at, by, reason);
     })
+}
+
+/// Somebody says that nothing happened, or would do it again, and a tenure is known to have done it: that is the truth.
+fn overruled(record: &Record, at: Moment, reply: &Arc<Reply>, answer: Answer) -> Step {
+    noticed(put(record, answer, |next| next.complete(at, reply)), Notice::Contradiction)
 }
 
 fn expired(record: &Record, at: Moment, after: Duration) -> Step {
