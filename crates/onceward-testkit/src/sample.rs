@@ -35,6 +35,7 @@ pub fn record(tag: &str) -> Record {
         fingerprint: Fingerprint::of_bytes(tag.as_bytes()),
         terms: Terms::default(),
         created_at: START,
+        opened: fence,
         origin: fence,
         fence,
         owner: OwnerToken::named(tag),

@@ -74,10 +74,8 @@ fn claimed(record: Option<&Record>, at: Moment, claim: &Claim, owner: OwnerToken
         State::Unknown { .. } => refuse(record.refusal(at)),
         State::Expired { .. } => execute(Some(record), at, claim, owner, label),
     };
-    match comparison {
-        Comparison::Incomparable => Step { notice: step.notice.or(Some(Notice::Uncompared)), ..step },
-        Comparison::Same | Comparison::Different => step,
-    }
+    let uncompared = (comparison == Comparison::Incomparable).then_some(Notice::Uncompared);
+    Step { notice: step.notice.or(uncompared), ..step }
 }
 
 fn resumed(record: &Record, at: Moment, owner: OwnerToken) -> Step {
@@ -157,6 +155,8 @@ fn fenced(record: &Record, at: Moment, fence: Fence, outcome: &Outcome) -> Step 
     };
     let step = match (&record.evidence, &record.state) {
         (Some(_), _) | (_, State::Expired { .. }) => keep(Answer::Fenced),
+        // An earlier window's operation may have been another request, so its result is no evidence here.
+        (None, _) if fence < record.opened => keep(Answer::Fenced),
         (None, _) => put(record, Answer::Fenced, |next| next.testify(at, fence, reply)),
     };
     // Below the origin lies an execution that was declared not to have happened, as a release declares of the present one.
@@ -259,12 +259,10 @@ fn lapsed(record: &Record, at: Moment, lease_until: Timestamp, successor: Option
             Some(_) | None => letter = Letter::Dead,
         }
     }
-    let step = put(record, Answer::Lapsed, |next| next.lose(at, letter, "the lease lapsed"));
-    let step = match &step.write {
-        Write::Put(next) => Step { answer: answer(Decision::Refuse(next.refusal(at))), ..step.clone() },
-        Write::Keep | Write::Remove => step,
-    };
-    if letter == Letter::Dead { noticed(step, Notice::DeadLettered) } else { step }
+    let mut next = Box::new(record.clone());
+    next.lose(at, letter, "the lease lapsed");
+    let answer = answer(Decision::Refuse(next.refusal(at)));
+    Step { write: Write::Put(next), answer, notice: (letter == Letter::Dead).then_some(Notice::DeadLettered) }
 }
 
 fn take_over(record: &Record, at: Moment, owner: OwnerToken, point: &RecoveryPoint) -> Step {

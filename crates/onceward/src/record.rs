@@ -47,6 +47,9 @@ pub struct Record {
     pub terms: Terms,
     /// When the present execution was claimed.
     pub created_at: Timestamp,
+    /// The fence of the Execute that opened this window; one after a release leaves it. What comes from before it speaks
+    /// of another operation.
+    pub opened: Fence,
     /// The fence of the Execute that began this execution; Resume leaves it.
     pub origin: Fence,
     /// The fence of the present tenure.
@@ -330,6 +333,7 @@ impl Record {
         label: &str,
     ) -> Self {
         let fence = Fence::next(previous.map(|record| record.fence), at.now);
+        let opened = previous.filter(|record| !record.is_spent(at)).map_or(fence, |record| record.opened);
         Self {
             subject: Subject {
                 scope: claim.scope.as_str().to_owned(),
@@ -339,6 +343,7 @@ impl Record {
             fingerprint: claim.fingerprint,
             terms: claim.terms.clone(),
             created_at: at.now,
+            opened,
             origin: fence,
             fence,
             owner,

@@ -32,6 +32,7 @@ macro_rules! each_scenario {
             a_late_owner_is_believed_while_its_fence_stands,
             a_lease_lapses_at_its_end_and_not_before,
             a_mismatch_beats_every_other_answer,
+            a_result_from_an_earlier_window_is_not_this_operations_answer,
             a_resume_whose_answer_was_lost_goes_on_and_does_not_begin_anew,
             a_retry_gets_the_first_answer,
             a_retryable_failure_after_a_recovery_point_is_resumed,
