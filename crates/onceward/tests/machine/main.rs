@@ -1,0 +1,11 @@
+//! What the state machine promises, said again in other words than its code.
+//!
+//! - `table.rs`: every row of the transition table, as data.
+//! - `totality.rs`: properties of a single step, over arbitrary records, events and times.
+//! - `invariants.rs`: the invariants that a machine can show by itself, over arbitrary histories. The second (nothing
+//!   reaches a client before it is durable) and the ninth (everything has a limit) are shown at the engine.
+
+mod arbitrary;
+mod invariants;
+mod table;
+mod totality;

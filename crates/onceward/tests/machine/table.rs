@@ -1,0 +1,232 @@
+//! The transition table, row by row: what the row says, and a history that ends with it.
+
+use onceward_testkit::scenario::{Script, on_machine};
+
+/// Each row of the table in `docs/state_machine.md`, with the script lines that show it.
+const ROWS: &[(&str, &str)] = &[
+    ("none; claim: in_progress, Execute", "0s A claims k body=x -> execute state=in_progress"),
+    (
+        "completed, failed_retryable or expired past expires_at; claim: in_progress under a new fence, Execute",
+        "terms retention=1h
+         0s A claims k body=x -> execute
+         0s A settles fence=1 201 -> applied
+         1h B claims k body=y -> execute fence=2 state=in_progress
+         1h B settles fence=2 retryable -> applied
+         2h C claims k body=z -> execute fence=3 state=in_progress
+         2h C settles fence=3 201 -> applied
+         3h S sweeps soft -> swept state=expired
+         3h D claims k body=x -> execute fence=4 state=in_progress",
+    ),
+    (
+        "any live; claim with another fingerprint: unchanged, Refuse(Mismatch)",
+        "0s A claims k body=x -> execute
+         0s A claims k body=y -> refuse mismatch state=in_progress
+         1s A settles fence=1 unknown -> applied
+         1s B claims k body=y -> refuse mismatch state=unknown
+         2s A settles fence=1 retryable -> applied
+         2s B claims k body=y -> refuse mismatch state=failed_retryable
+         3s A settles fence=1 201 -> applied alarm=contradiction
+         3s B claims k body=y -> refuse mismatch state=completed",
+    ),
+    (
+        "in_progress, lease live; claim by the same owner: unchanged, Execute, or Resume after a checkpoint",
+        "0s A claims k body=x -> execute fence=1
+         1s A claims k body=x -> execute fence=1 state=in_progress
+         1s A checkpoints fence=1 point=p -> applied
+         2s A claims k body=x -> resume fence=1 point=p state=in_progress",
+    ),
+    (
+        "in_progress, lease live; claim: unchanged, Refuse(InProgress)",
+        "0s A claims k body=x -> execute
+         59s B claims k body=x -> refuse in_progress retry_after=1s state=in_progress",
+    ),
+    (
+        "in_progress, lapsed, resumable; claim or completer: in_progress under a new fence, Resume",
+        "terms on_lapse=resume attempts=3
+         0s A claims k body=x -> execute
+         0s A checkpoints fence=1 point=p -> applied
+         60s B claims k body=x -> resume fence=2 attempt=2 point=p state=in_progress
+         120s C resumes -> resume fence=3 attempt=3 point=p state=in_progress",
+    ),
+    (
+        "in_progress, lapsed, over the attempt limit or too late; claim, completer or sweep: unknown, dead-lettered",
+        "terms on_lapse=resume attempts=2 within=10m
+         0s A claims k body=x -> execute
+         0s A checkpoints fence=1 point=p -> applied
+         60s B claims k body=x -> resume fence=2
+         120s C claims k body=x -> refuse unknown letter=dead alarm=dead_lettered state=unknown
+         200s A claims k2 body=x -> execute
+         200s A checkpoints fence=1 point=p -> applied
+         860s C resumes -> refuse unknown letter=dead alarm=dead_lettered state=unknown
+         900s A claims k3 body=x -> execute
+         900s A checkpoints fence=1 point=p -> applied
+         1560s S sweeps hard -> lapsed alarm=dead_lettered state=unknown",
+    ),
+    (
+        "in_progress, lapsed, with evidence of completion; claim or sweep: completed, Replay",
+        "0s A claims k body=x -> execute
+         1s W gives evidence 201 -> applied
+         60s B claims k body=x -> replay 201 state=completed",
+    ),
+    (
+        "in_progress, lapsed, otherwise; claim or sweep: unknown, Refuse(Unknown)",
+        "0s A claims k body=x -> execute
+         60s B claims k body=x -> refuse unknown letter=live state=unknown
+         60s A claims k2 body=x -> execute
+         120s S sweeps hard -> lapsed state=unknown",
+    ),
+    (
+        "completed; claim: unchanged, Replay",
+        "0s A claims k body=x -> execute
+         0s A settles fence=1 201 reply=r -> applied
+         1s B claims k body=x -> replay 201 reply=r state=completed",
+    ),
+    (
+        "failed_retryable; claim: in_progress under a new fence, Execute, or Resume after a checkpoint",
+        "0s A claims k body=x -> execute
+         0s A settles fence=1 retryable -> applied
+         1s B claims k body=x -> execute fence=2 state=in_progress
+         1s B checkpoints fence=2 point=p -> applied
+         1s B settles fence=2 retryable -> applied
+         2s C claims k body=x -> resume fence=3 point=p state=in_progress",
+    ),
+    (
+        "failed_retryable with evidence of completion; claim: completed with an alarm, Replay",
+        "0s A claims k body=x -> execute
+         0s A settles fence=1 retryable -> applied
+         1s B claims k body=x -> execute fence=2
+         1s B settles fence=2 retryable -> applied
+         2s A settles fence=1 201 -> fenced alarm=contradiction state=failed_retryable
+         3s C claims k body=x -> replay 201 alarm=contradiction state=completed",
+    ),
+    (
+        "unknown; claim: unchanged, Refuse(Unknown)",
+        "0s A claims k body=x -> execute
+         0s A settles fence=1 unknown -> applied
+         1s B claims k body=x -> refuse unknown state=unknown",
+    ),
+    (
+        "in_progress, fence matches; renew, checkpoint, settle: Applied",
+        "0s A claims k body=x -> execute
+         1s A renews fence=1 -> applied state=in_progress
+         2s A checkpoints fence=1 point=p -> applied state=in_progress
+         3s A settles fence=1 201 -> applied state=completed
+         4s A claims k2 body=x -> execute
+         5s A settles fence=1 retryable -> applied state=failed_retryable
+         6s A claims k3 body=x -> execute
+         7s A settles fence=1 unknown -> applied state=unknown",
+    ),
+    (
+        "unknown or failed_retryable, fence matches; settle(Completed) or evidence: completed",
+        "0s A claims k body=x -> execute
+         0s A settles fence=1 unknown -> applied
+         1s A settles fence=1 201 -> applied state=completed
+         2s A claims k2 body=x -> execute
+         2s A settles fence=1 retryable -> applied
+         3s A settles fence=1 201 -> applied alarm=contradiction state=completed
+         4s A claims k3 body=x -> execute
+         4s A settles fence=1 unknown -> applied
+         5s W gives evidence 201 -> applied state=completed
+         6s A claims k4 body=x -> execute
+         6s A settles fence=1 retryable -> applied
+         7s W gives evidence 201 -> applied alarm=contradiction state=completed",
+    ),
+    (
+        "unknown, fence matches; settle(Retryable): failed_retryable; settle(Unknown): unchanged",
+        "0s A claims k body=x -> execute
+         0s A settles fence=1 unknown -> applied
+         1s A settles fence=1 unknown -> applied state=unknown
+         2s A settles fence=1 retryable -> applied state=failed_retryable",
+    ),
+    (
+        "in_progress or unknown with evidence of completion; settle or resolve(Retryable): completed with an alarm",
+        "0s A claims k body=x -> execute
+         1s W gives evidence 200 -> applied
+         2s A settles fence=1 retryable -> already_settled 200 alarm=contradiction state=completed
+         3s A claims k2 body=x -> execute
+         4s A settles fence=1 retryable -> applied
+         5s B claims k2 body=x -> execute fence=2
+         6s A settles fence=1 200 -> fenced alarm=contradiction
+         7s B settles fence=2 unknown -> applied
+         8s O resolves retryable -> already_settled 200 alarm=contradiction state=completed",
+    ),
+    (
+        "completed, fence matches; settle: unchanged, AlreadySettled",
+        "0s A claims k body=x -> execute
+         0s A settles fence=1 201 reply=r -> applied
+         1s A settles fence=1 500 -> already_settled 201 reply=r state=completed",
+    ),
+    (
+        "any, fence differs, or unknown; renew, checkpoint, settle: unchanged, Fenced, a result kept as evidence",
+        "0s A claims k body=x -> execute
+         0s A settles fence=1 retryable -> applied
+         1s B claims k body=x -> execute fence=2
+         2s A renews fence=1 -> fenced state=in_progress
+         3s A checkpoints fence=1 point=p -> fenced state=in_progress
+         4s A settles fence=1 unknown -> fenced state=in_progress
+         5s A settles fence=1 201 -> fenced alarm=contradiction state=in_progress
+         6s B settles fence=2 unknown -> applied
+         7s B renews fence=2 -> fenced state=unknown
+         8s B checkpoints fence=2 point=p -> fenced state=unknown",
+    ),
+    (
+        "unknown; resolve: completed or failed_retryable, Applied; a second resolver: Conflict",
+        "0s A claims k body=x -> execute
+         0s A settles fence=1 unknown -> applied
+         1s O resolves completed 201 -> applied state=completed
+         2s O resolves retryable -> conflict state=completed
+         3s A claims k2 body=x -> execute
+         3s A settles fence=1 unknown -> applied
+         4s O resolves retryable -> applied state=failed_retryable
+         5s O resolves completed 201 -> conflict state=failed_retryable",
+    ),
+    (
+        "unknown; probe inconclusive: backoff, past the limit dead-lettered, Applied",
+        "0s A claims k body=x -> execute
+         0s A settles fence=1 unknown -> applied
+         1s P probes inconclusive limit=2 -> applied state=unknown
+         2s P probes inconclusive limit=2 -> applied alarm=dead_lettered state=unknown
+         3s P probes inconclusive limit=2 -> conflict state=unknown",
+    ),
+    (
+        "completed, failed_retryable; operator expires it: expires_at is sooner, Applied",
+        "0s A claims k body=x -> execute
+         0s A settles fence=1 201 -> applied
+         1s O expires after=60s -> applied state=completed
+         60s B claims k body=x -> replay 201
+         61s B claims k body=x -> execute fence=2
+         61s B settles fence=2 retryable -> applied
+         62s O expires after=60s -> applied state=failed_retryable
+         121s S sweeps hard -> left
+         122s S sweeps hard -> swept state=none",
+    ),
+    (
+        "completed, failed_retryable, expired past expires_at; sweep: removed or expired, Swept",
+        "terms retention=1h
+         0s A claims k body=x -> execute
+         0s A settles fence=1 201 -> applied
+         1h S sweeps soft -> swept state=expired
+         1h S sweeps hard -> swept state=none
+         1h A claims k2 body=x -> execute
+         1h A settles fence=1 retryable -> applied
+         2h S sweeps hard -> swept state=none",
+    ),
+    (
+        "in_progress, unknown; expire: Conflict; sweep: Left",
+        "0s A claims k body=x -> execute
+         1s O expires -> conflict state=in_progress
+         2s S sweeps hard -> left state=in_progress
+         3s A settles fence=1 unknown -> applied
+         4s O expires -> conflict state=unknown
+         900d S sweeps soft -> left state=unknown",
+    ),
+];
+
+#[test]
+fn every_row_of_the_transition_table_holds() {
+    for (row, lines) in ROWS {
+        let script: Script =
+            format!("# {row}.\n{lines}").parse().unwrap_or_else(|error| panic!("{row}: {error}"));
+        on_machine(&script);
+    }
+}

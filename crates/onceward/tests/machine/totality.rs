@@ -1,0 +1,327 @@
+//! Properties of a single step, whatever the record, the event and the time.
+
+use onceward::event::{Answer, Decision, Event, Expiry, Moment, Notice, Refusal, Step, Write};
+use onceward::fingerprint::Comparison;
+use onceward::{OnLapse, Record, State};
+use proptest::prelude::*;
+
+use crate::arbitrary::{Happening, config, happening, moment, owned, record, same_claim, unowned};
+
+/// The record after a step.
+fn after(record: Option<&Record>, step: &Step) -> Option<Record> {
+    match &step.write {
+        Write::Keep => record.cloned(),
+        Write::Put(next) => Some((**next).clone()),
+        Write::Remove => None,
+    }
+}
+
+const fn begins_a_tenure(step: &Step) -> bool {
+    matches!(step.answer, Answer::Decision(Decision::Execute | Decision::Resume(_)))
+}
+
+const fn writes(step: &Step) -> bool {
+    !matches!(step.write, Write::Keep)
+}
+
+fn is_past_its_window(record: &Record, at: Moment) -> bool {
+    match record.state {
+        State::Completed { expires_at, .. } | State::FailedRetryable { expires_at, .. } => {
+            expires_at <= at.expiry_now
+        }
+        State::Expired { .. } => true,
+        State::InProgress { .. } | State::Unknown { .. } => false,
+    }
+}
+
+proptest! {
+    #![proptest_config(config(2048))]
+
+    #[test]
+    fn every_step_ends_and_is_the_same_when_taken_again(
+        record in prop::option::of(record()), at in moment(), happening in happening()
+    ) {
+        prop_assert_eq!(happening.step(record.as_ref(), at), happening.step(record.as_ref(), at));
+    }
+
+    #[test]
+    fn nobody_is_told_what_was_meant_for_somebody_else(
+        record in prop::option::of(record()), at in moment(), happening in happening()
+    ) {
+        let step = happening.step(record.as_ref(), at);
+        let fits = match happening.event() {
+            Event::Claim { .. } => matches!(step.answer, Answer::Decision(_)),
+            Event::Resume { .. } => matches!(step.answer, Answer::Decision(_) | Answer::Conflict),
+            Event::Renew { .. } | Event::Checkpoint { .. } => {
+                matches!(step.answer, Answer::Applied | Answer::Fenced)
+            }
+            Event::Settle { .. } => {
+                matches!(step.answer, Answer::Applied | Answer::Fenced | Answer::AlreadySettled(_))
+            }
+            Event::Evidence { .. } | Event::Resolve { .. } => {
+                matches!(step.answer, Answer::Applied | Answer::AlreadySettled(_) | Answer::Conflict)
+            }
+            Event::Inconclusive { .. } | Event::Expire { .. } => {
+                matches!(step.answer, Answer::Applied | Answer::Conflict)
+            }
+            Event::Sweep { .. } => matches!(step.answer, Answer::Lapsed | Answer::Swept | Answer::Left),
+        };
+        prop_assert!(fits, "{:?}", step.answer);
+    }
+
+    #[test]
+    fn only_a_claim_makes_a_record_where_there_was_none(at in moment(), happening in happening()) {
+        let step = happening.step(None, at);
+        let is_claim = matches!(happening, Happening::Claim { .. });
+        prop_assert_eq!(writes(&step), is_claim);
+        prop_assert_eq!(begins_a_tenure(&step), is_claim);
+    }
+
+    #[test]
+    fn a_fence_changes_only_with_a_new_tenure_and_then_it_rises(
+        record in record(), at in moment(), happening in happening()
+    ) {
+        let step = happening.step(Some(&record), at);
+        if let Write::Put(next) = &step.write {
+            if begins_a_tenure(&step) {
+                prop_assert!(next.fence > record.fence);
+            } else {
+                prop_assert_eq!(next.fence, record.fence);
+            }
+            prop_assert!(next.opened <= next.origin && next.origin <= next.fence);
+        }
+    }
+
+    #[test]
+    fn whoever_begins_a_tenure_owns_a_running_record(
+        record in prop::option::of(record()), at in moment(), claim in same_claim()
+    ) {
+        let step = claim.step(record.as_ref(), at);
+        if begins_a_tenure(&step) {
+            let Happening::Claim { owner, .. } = claim else { unreachable!("it is a claim") };
+            let next = after(record.as_ref(), &step).unwrap();
+            prop_assert_eq!(next.owner, owner);
+            let State::InProgress { lease_until } = next.state else { panic!("it does not run") };
+            prop_assert!(lease_until >= at.now);
+        }
+    }
+
+    #[test]
+    fn what_is_told_is_what_is_stored(record in record(), at in moment(), happening in happening()) {
+        let step = happening.step(Some(&record), at);
+        let stored = after(Some(&record), &step).map(|record| record.state);
+        match step.answer {
+            Answer::Decision(Decision::Replay(told)) | Answer::AlreadySettled(Some(told)) => {
+                let Some(State::Completed { reply, .. }) = stored else { panic!("told {told:?}") };
+                prop_assert_eq!(reply, told);
+            }
+            Answer::Decision(Decision::Refuse(Refusal::Unknown { letter: told, .. })) => {
+                let Some(State::Unknown { letter, .. }) = stored else { panic!("told that it is unknown") };
+                prop_assert_eq!(letter, told);
+            }
+            Answer::Decision(Decision::Refuse(Refusal::InProgress { .. })) => {
+                let runs = matches!(stored, Some(State::InProgress { lease_until }) if lease_until > at.now);
+                prop_assert!(runs);
+            }
+            Answer::Swept => {
+                let gone = matches!(stored, None | Some(State::Expired { .. }));
+                prop_assert!(gone);
+            }
+            Answer::Decision(Decision::Execute | Decision::Resume(_) | Decision::Refuse(Refusal::Mismatch))
+            | Answer::Applied
+            | Answer::AlreadySettled(None)
+            | Answer::Fenced
+            | Answer::Conflict
+            | Answer::Lapsed
+            | Answer::Left => {}
+        }
+    }
+
+    #[test]
+    fn work_that_runs_and_outcomes_nobody_knows_are_not_removed_emptied_or_executed_anew(
+        record in record(), at in moment(), happening in happening()
+    ) {
+        prop_assume!(matches!(record.state, State::InProgress { .. } | State::Unknown { .. }));
+        let step = happening.step(Some(&record), at);
+        let next = after(Some(&record), &step).expect("it was removed");
+        let emptied = matches!(next.state, State::Expired { .. });
+        prop_assert!(!emptied);
+        prop_assert_eq!(next.origin, record.origin, "it was executed anew");
+        if matches!(step.answer, Answer::Decision(Decision::Execute)) {
+            prop_assert_eq!(next, record, "only its own owner, whose answer was lost, is told to execute");
+        }
+    }
+
+    #[test]
+    fn a_lapse_is_resumed_only_where_that_was_agreed(record in record(), at in moment(), claim in same_claim()) {
+        let step = claim.step(Some(&record), at);
+        let State::InProgress { lease_until } = record.state else { return Ok(()) };
+        if begins_a_tenure(&step) && writes(&step) {
+            let OnLapse::Resume { attempts, within } = record.terms.on_lapse else {
+                panic!("resuming was not agreed")
+            };
+            prop_assert!(lease_until <= at.now && at.now < lease_until.after(within));
+            prop_assert!(record.attempt < attempts);
+            prop_assert_eq!(step.answer, Answer::Decision(Decision::Resume(record.recovery_point.unwrap())));
+        }
+    }
+
+    #[test]
+    fn a_committed_phase_is_never_executed_from_the_beginning_within_its_window(
+        record in record(), at in moment(), claim in same_claim()
+    ) {
+        prop_assume!(record.recovery_point.is_some() && !is_past_its_window(&record, at));
+        let step = claim.step(Some(&record), at);
+        prop_assert_ne!(step.answer, Answer::Decision(Decision::Execute));
+    }
+
+    #[test]
+    fn what_is_known_to_be_done_is_not_released(record in record(), at in moment(), happening in happening()) {
+        prop_assume!(record.evidence.is_some() && !is_past_its_window(&record, at));
+        let step = happening.step(Some(&record), at);
+        let next = after(Some(&record), &step).map(|next| next.state);
+        let was_released = matches!(record.state, State::FailedRetryable { .. });
+        let is_released = matches!(next, Some(State::FailedRetryable { .. }));
+        prop_assert!(!is_released || was_released);
+        prop_assert!(!(was_released && begins_a_tenure(&step)));
+    }
+
+    #[test]
+    fn only_somebody_who_knows_changes_an_unknown_outcome(
+        record in record(), at in moment(), happening in happening()
+    ) {
+        prop_assume!(matches!(record.state, State::Unknown { .. }));
+        let step = happening.step(Some(&record), at);
+        let next = after(Some(&record), &step).unwrap();
+        let knows = matches!(
+            happening.event(),
+            Event::Settle { .. } | Event::Evidence { .. } | Event::Resolve { .. }
+        );
+        if !knows {
+            let unknown = matches!(next.state, State::Unknown { .. });
+            prop_assert!(unknown);
+            let probed = matches!(happening.event(), Event::Inconclusive { .. });
+            prop_assert_eq!(writes(&step), probed && step.answer == Answer::Applied);
+        }
+    }
+
+    #[test]
+    fn another_request_is_refused_and_changes_nothing(record in record(), at in moment(), happening in happening()) {
+        let Happening::Claim { fingerprint, .. } = &happening else { return Ok(()) };
+        let step = happening.step(Some(&record), at);
+        let other = record.fingerprint.compare(fingerprint) == Comparison::Different;
+        let refused = step.answer == Answer::Decision(Decision::Refuse(Refusal::Mismatch));
+        prop_assert_eq!(refused, other && !is_past_its_window(&record, at));
+        if refused {
+            prop_assert!(!writes(&step) && step.notice.is_none());
+        }
+    }
+
+    #[test]
+    fn an_old_fence_changes_nothing_but_the_evidence(
+        record in record(), at in moment(), happening in owned()
+    ) {
+        let (Event::Renew { fence } | Event::Checkpoint { fence, .. } | Event::Settle { fence, .. }) =
+            happening.event()
+        else {
+            unreachable!("owners do nothing else")
+        };
+        prop_assume!(fence != record.fence);
+        let step = happening.step(Some(&record), at);
+        prop_assert_eq!(&step.answer, &Answer::Fenced);
+        let next = after(Some(&record), &step).expect("it was removed");
+        if let (Some(old), new) = (&record.evidence, &next.evidence) {
+            prop_assert_eq!(Some(old), new.as_ref(), "evidence was replaced");
+        }
+        if next.evidence != record.evidence {
+            prop_assert!(fence >= record.opened, "an earlier window's result became evidence");
+        }
+        prop_assert_eq!(Record { evidence: record.evidence.clone(), ..next }, record);
+    }
+
+    #[test]
+    fn what_was_asked_for_changes_only_with_an_execution(record in record(), at in moment(), happening in happening()) {
+        let step = happening.step(Some(&record), at);
+        if let (Write::Put(next), false) = (&step.write, step.answer == Answer::Decision(Decision::Execute)) {
+            prop_assert_eq!(&next.subject, &record.subject);
+            prop_assert_eq!(next.fingerprint.compare(&record.fingerprint), Comparison::Same);
+            prop_assert_eq!(&next.terms, &record.terms);
+            prop_assert_eq!(next.created_at, record.created_at);
+            prop_assert_eq!((next.opened, next.origin), (record.opened, record.origin));
+        }
+    }
+
+    #[test]
+    fn an_answer_stays_the_answer_until_its_window_ends(record in record(), at in moment(), happening in happening()) {
+        let State::Completed { reply, settled_at, expires_at } = record.state.clone() else { return Ok(()) };
+        prop_assume!(!is_past_its_window(&record, at));
+        let step = happening.step(Some(&record), at);
+        let next = after(Some(&record), &step).expect("it was removed within its window");
+        let State::Completed { reply: kept, settled_at: settled, expires_at: expires } = next.state else {
+            panic!("it is {} now", next.state.name())
+        };
+        prop_assert_eq!((kept, settled), (reply, settled_at));
+        let ended = matches!(happening.event(), Event::Expire { .. });
+        prop_assert!(expires == expires_at || ended && expires < expires_at);
+    }
+
+    #[test]
+    fn a_sweep_that_left_something_wrote_nothing_and_takes_only_what_is_over(
+        record in record(), at in moment(), soft in any::<bool>()
+    ) {
+        let expiry = if soft { Expiry::Soft } else { Expiry::Delete };
+        let step = Happening::Other(Event::Sweep { expiry }).step(Some(&record), at);
+        match step.answer {
+            Answer::Left => prop_assert_eq!(step.write, Write::Keep),
+            Answer::Swept => prop_assert!(is_past_its_window(&record, at)),
+            Answer::Lapsed => {
+                let lapsed = matches!(record.state, State::InProgress { lease_until } if lease_until <= at.now);
+                prop_assert!(lapsed);
+            }
+            other => panic!("a sweeper was told {other:?}"),
+        }
+    }
+
+    #[test]
+    fn what_a_soft_sweep_keeps_holds_nobodys_bytes(record in record(), at in moment()) {
+        let step = Happening::Other(Event::Sweep { expiry: Expiry::Soft }).step(Some(&record), at);
+        if step.answer == Answer::Swept {
+            let next = after(Some(&record), &step).expect("a soft sweep keeps the row");
+            prop_assert_eq!((next.evidence, next.recovery_point), (None, None));
+        }
+    }
+
+    #[test]
+    fn a_dead_letter_is_announced_once(record in record(), at in moment(), happening in happening()) {
+        let dead = |record: &Record| matches!(record.state, State::Unknown { letter: onceward::Letter::Dead, .. });
+        let step = happening.step(Some(&record), at);
+        let next = after(Some(&record), &step);
+        let became_dead = next.as_ref().is_some_and(dead) && !dead(&record);
+        prop_assert_eq!(step.notice == Some(Notice::DeadLettered), became_dead);
+    }
+
+    #[test]
+    fn a_retry_is_never_told_to_wait_for_no_time_or_for_long(
+        record in record(), at in moment(), claim in same_claim()
+    ) {
+        if let Answer::Decision(Decision::Refuse(
+            Refusal::InProgress { retry_after } | Refusal::Unknown { retry_after, .. },
+        )) = claim.step(Some(&record), at).answer
+        {
+            prop_assert!((1..=5).contains(&retry_after.as_secs()));
+        }
+    }
+
+    #[test]
+    fn a_probe_that_cannot_tell_looks_again_later_and_not_beyond_its_limit(
+        record in record(), at in moment(), happening in unowned()
+    ) {
+        let Event::Inconclusive { limit, .. } = happening.event() else { return Ok(()) };
+        let step = happening.step(Some(&record), at);
+        if let Write::Put(next) = &step.write {
+            let State::Unknown { due_at, probes, letter, .. } = next.state else { panic!("it was decided") };
+            prop_assert!(due_at >= at.now);
+            prop_assert_eq!(letter == onceward::Letter::Dead, probes >= limit);
+        }
+    }
+}
