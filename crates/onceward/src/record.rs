@@ -364,6 +364,7 @@ impl Record {
             fingerprint: Fingerprint::new(ProfileId::NONE, [0; 32]),
             terms: Terms::default(),
             created_at: at.now,
+            opened: fence,
             origin: fence,
             fence,
             owner: OwnerToken::named(by),

@@ -126,6 +126,7 @@ fn remembered(now: Timestamp, entries: Vec<u8>) -> Record {
         fingerprint: Fingerprint::of_bytes(b"onceward.identity"),
         terms: Terms::default(),
         created_at: now,
+        opened: fence,
         origin: fence,
         fence,
         owner: OwnerToken::named("onceward.identity"),

@@ -1,0 +1,70 @@
+//! A store remembers whose keys it holds.
+
+use std::sync::Arc;
+
+use onceward::{Engine, Identity, IdentityChange, IdentityRefused, MemoryStore, OpenError, Secret};
+
+use super::options;
+
+async fn open(store: &MemoryStore, identity: Identity, change: IdentityChange) -> Result<Engine, OpenError> {
+    Engine::open(Arc::new(store.clone()), identity, options(1).identity_change(change)).await
+}
+
+fn refused(opened: Result<Engine, OpenError>) -> IdentityRefused {
+    match opened {
+        Err(OpenError::Identity(refused)) => refused,
+        Err(other) => panic!("{other}"),
+        Ok(_) => panic!("it was opened"),
+    }
+}
+
+#[tokio::test]
+async fn another_scope_rule_namespace_or_secret_would_forget_every_key_and_is_refused() {
+    let store = MemoryStore::default();
+    let first = || Identity::new("shop", "authorization").unwrap();
+    open(&store, first(), IdentityChange::Refuse).await.unwrap();
+    open(&store, first(), IdentityChange::Refuse).await.unwrap();
+
+    let scope = Identity::new("shop", "header:X-Tenant").unwrap();
+    let secret = first().with_secret(Secret::new(*b"0123456789abcdef").unwrap());
+    for changed in [scope, secret] {
+        let why = refused(open(&store, changed, IdentityChange::Refuse).await);
+        assert_eq!(why, IdentityRefused::Changed { namespace: "shop".to_owned() });
+        assert!(why.to_string().contains("would be forgotten"), "{why}");
+    }
+    let namespace = Identity::new("shpo", "authorization").unwrap();
+    let why = refused(open(&store, namespace, IdentityChange::Refuse).await);
+    assert_eq!(why, IdentityRefused::NewNamespace { namespace: "shpo".to_owned() });
+}
+
+#[tokio::test]
+async fn an_accepted_change_is_remembered_and_the_other_namespaces_stay_known() {
+    let store = MemoryStore::default();
+    let shop = || Identity::new("shop", "authorization").unwrap();
+    let bank = || Identity::new("bank", "authorization").unwrap();
+    open(&store, shop(), IdentityChange::Refuse).await.unwrap();
+    open(&store, bank(), IdentityChange::Accept).await.unwrap();
+    open(&store, shop(), IdentityChange::Refuse).await.unwrap();
+    open(&store, bank(), IdentityChange::Refuse).await.unwrap();
+    let changed = || Identity::new("bank", "jwt:sub").unwrap();
+    open(&store, changed(), IdentityChange::Accept).await.unwrap();
+    open(&store, changed(), IdentityChange::Refuse).await.unwrap();
+    refused(open(&store, bank(), IdentityChange::Refuse).await);
+    open(&store, shop(), IdentityChange::Refuse).await.unwrap();
+}
+
+#[tokio::test]
+async fn engines_that_start_at_once_agree() {
+    let store = MemoryStore::default();
+    let starting: Vec<_> = (0..16)
+        .map(|_| {
+            let store = store.clone();
+            tokio::spawn(async move {
+                open(&store, Identity::new("shop", "fixed").unwrap(), IdentityChange::Refuse).await.is_ok()
+            })
+        })
+        .collect();
+    for started in starting {
+        assert!(started.await.unwrap());
+    }
+}

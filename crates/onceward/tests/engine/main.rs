@@ -1,0 +1,72 @@
+//! The engine, with real tasks, paused time and a ledger that only the work writes.
+#![expect(clippy::unwrap_used, clippy::panic, reason = "these are tests")]
+
+mod attach;
+mod faults;
+mod identity;
+mod limits;
+mod operating;
+mod running;
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+use onceward::store::Store;
+use onceward::{
+    Claim, Engine, EngineOptions, Fingerprint, Identity, Instance, Key, MemoryStore, Outcome, RecordId,
+    Reply, Scope, Timestamp,
+};
+use onceward_testkit::VirtualClock;
+
+/// Counts real executions, outside of everything that is tested.
+#[derive(Clone, Default)]
+struct Ledger(Arc<AtomicU64>);
+
+impl Ledger {
+    /// Does the work once, and answers with its number.
+    fn execute(&self) -> Outcome {
+        let number = self.0.fetch_add(1, Ordering::SeqCst) + 1;
+        Outcome::completed(Reply::new(format!("execution {number}")).with_status(201))
+    }
+
+    fn count(&self) -> u64 {
+        self.0.load(Ordering::SeqCst)
+    }
+}
+
+fn clock() -> Arc<VirtualClock> {
+    Arc::new(VirtualClock::running_from(Timestamp::from_micros(1_800_000_000_000_000)))
+}
+
+fn options(instance: u64) -> EngineOptions {
+    EngineOptions::with_instance(Instance::named(instance))
+}
+
+fn identity_of_tests() -> Identity {
+    Identity::new("tests", "fixed").unwrap()
+}
+
+async fn engine_on(store: impl Store) -> Engine {
+    Engine::open(Arc::new(store), identity_of_tests(), options(1)).await.unwrap()
+}
+
+async fn engine() -> (Engine, MemoryStore, Arc<VirtualClock>) {
+    let clock = clock();
+    let store = MemoryStore::with_clock(clock.clone());
+    (engine_on(store.clone()).await, store, clock)
+}
+
+fn claim_of(key: &str, body: &str) -> Claim {
+    Claim::new(Scope::new("acme").unwrap(), Key::new(key).unwrap(), Fingerprint::of_bytes(body.as_bytes()))
+}
+
+fn claim() -> Claim {
+    claim_of("k", "body")
+}
+
+fn id() -> RecordId {
+    identity_of_tests().id_of(&Scope::new("acme").unwrap(), &Key::new("k").unwrap())
+}
+
+const SECOND: Duration = Duration::from_secs(1);

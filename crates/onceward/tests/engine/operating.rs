@@ -1,0 +1,134 @@
+//! What operators, webhooks and probes do by id.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use onceward::event::{Expiry, Resolution};
+use onceward::store::{Filter, Scan, Which};
+use onceward::{Engine, MemoryStore, Operated, Outcome, Ran, Refusal, Reply, State, Sweeping, Terms};
+
+use super::{Ledger, SECOND, claim, claim_of, clock, engine, id, identity_of_tests, options};
+
+async fn unknown(engine: &Engine) {
+    let ran = engine.run(claim(), async |_| Outcome::Unknown("hung up".to_owned())).await.unwrap();
+    assert!(matches!(ran, Ran::Unknown(_)), "{ran:?}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_first_resolver_wins_and_the_second_is_told_who_it_was() {
+    let (engine, _, _) = engine().await;
+    unknown(&engine).await;
+    let verdict = || Resolution::Completed(Arc::new(Reply::new("it was charged")));
+    assert!(matches!(engine.resolve(id(), verdict(), "ann", "saw it").await.unwrap(), Operated::Applied(_)));
+    match engine.resolve(id(), Resolution::Retryable, "bob", "did not").await.unwrap() {
+        Operated::Conflict(Some(stamped)) => assert_eq!(stamped.record.verdict.unwrap().by, "ann"),
+        other => panic!("{other:?}"),
+    }
+    match engine.run(claim(), async |_| panic!("must not execute")).await.unwrap() {
+        Ran::Replayed { reply, .. } => assert_eq!(reply.body, "it was charged"),
+        other => panic!("{other:?}"),
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_verdict_that_it_did_not_happen_lets_the_next_try_execute() {
+    let (engine, _, _) = engine().await;
+    unknown(&engine).await;
+    engine.resolve(id(), Resolution::Retryable, "ann", "not in the ledger").await.unwrap();
+    let ledger = Ledger::default();
+    let worker = ledger.clone();
+    let ran = engine.run(claim(), async move |_| worker.execute()).await.unwrap();
+    assert!(matches!(ran, Ran::Executed { .. }), "{ran:?}");
+    assert_eq!(ledger.count(), 1);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_webhook_that_comes_before_the_lease_lapses_is_used_when_it_does() {
+    let (engine, _, _) = engine().await;
+    let onceward::Claimed::Reserved(reservation) = engine.claim(claim()).await.unwrap() else {
+        panic!("not reserved")
+    };
+    let reply = Arc::new(Reply::new("from the webhook"));
+    assert!(matches!(engine.testify(id(), reply, "psp").await.unwrap(), Operated::Applied(_)));
+    let early = engine.run(claim(), async |_| panic!("must not execute")).await.unwrap();
+    assert!(matches!(early, Ran::Refused(Refusal::InProgress { .. })), "{early:?}");
+    drop(reservation);
+    onceward::time::sleep(Duration::from_secs(61)).await;
+    match engine.run(claim(), async |_| panic!("must not execute")).await.unwrap() {
+        Ran::Replayed { reply, .. } => assert_eq!(reply.body, "from the webhook"),
+        other => panic!("{other:?}"),
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_probe_that_never_knows_ends_among_the_dead_letters() {
+    let (engine, _, _) = engine().await;
+    unknown(&engine).await;
+    for _ in 0..3 {
+        assert!(matches!(engine.inconclusive(id(), SECOND, 3).await.unwrap(), Operated::Applied(_)));
+    }
+    assert!(matches!(engine.inconclusive(id(), SECOND, 3).await.unwrap(), Operated::Conflict(_)));
+    match engine.run(claim(), async |_| panic!("must not execute")).await.unwrap() {
+        Ran::Refused(Refusal::Unknown { letter, .. }) => assert_eq!(letter, onceward::Letter::Dead),
+        other => panic!("{other:?}"),
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_operators_early_expiry_ends_the_window_when_every_cache_has_noticed() {
+    let (engine, _, _) = engine().await;
+    let ledger = Ledger::default();
+    for (wait, executions) in [(0, 1), (59, 1), (2, 2)] {
+        onceward::time::sleep(SECOND * wait).await;
+        let worker = ledger.clone();
+        engine.run(claim(), async move |_| worker.execute()).await.unwrap();
+        assert_eq!(ledger.count(), executions);
+        if wait == 0 {
+            assert!(matches!(engine.expire(id()).await.unwrap(), Operated::Applied(_)));
+        }
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_sweeper_forgets_in_batches_and_leaves_what_is_unknown() {
+    let store = MemoryStore::with_clock(clock());
+    let sweeping = Sweeping { batch: 3, ..Sweeping::default() };
+    let engine =
+        Engine::open(Arc::new(store), identity_of_tests(), options(1).sweeping(sweeping)).await.unwrap();
+    let terms = Terms { retention: SECOND, grace: Duration::ZERO, ..Terms::default() };
+    for n in 0..10 {
+        let claim = claim_of(&format!("k{n}"), "b").terms(terms.clone()).unwrap();
+        engine.run(claim, async |_| Outcome::completed(Reply::new("done"))).await.unwrap();
+    }
+    unknown(&engine).await;
+    // The background sweeper comes every thirty seconds and goes on until it has caught up.
+    onceward::time::sleep(SECOND * 40).await;
+    let scan = Scan { which: Which::Filter(Filter::default()), after: None, limit: 100 };
+    let page = engine.list(scan).await.unwrap();
+    let states: Vec<_> =
+        page.entries.iter().map(|entry| entry.record.as_ref().unwrap().state.name()).collect();
+    assert_eq!(states, ["unknown"]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_soft_expiry_keeps_the_row_without_its_body_and_the_key_may_be_used_again() {
+    let store = MemoryStore::with_clock(clock());
+    let sweeping = Sweeping { expiry: Expiry::Soft, ..Sweeping::default() };
+    let engine =
+        Engine::open(Arc::new(store), identity_of_tests(), options(1).sweeping(sweeping)).await.unwrap();
+    let terms = Terms { retention: SECOND, grace: Duration::ZERO, ..Terms::default() };
+    let ledger = Ledger::default();
+    let run = async || {
+        let worker = ledger.clone();
+        engine.run(claim().terms(terms.clone()).unwrap(), async move |_| worker.execute()).await.unwrap()
+    };
+    run().await;
+    let first = engine.load(id()).await.unwrap().unwrap().record.fence;
+    onceward::time::sleep(SECOND * 2).await;
+    assert_eq!(engine.sweep_expired().await.unwrap().swept, 1);
+    let record = engine.load(id()).await.unwrap().unwrap().record;
+    assert!(matches!(record.state, State::Expired { status: Some(201), .. }), "{:?}", record.state);
+    assert!(matches!(run().await, Ran::Executed { .. }));
+    assert!(engine.load(id()).await.unwrap().unwrap().record.fence > first);
+    assert_eq!(ledger.count(), 2);
+}

@@ -1,0 +1,280 @@
+//! Claim, execute, settle, replay.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use onceward::{Claimed, Engine, Outcome, Ran, Refusal, Reply, State, Tenure, Terms};
+use tokio::sync::{Notify, oneshot};
+
+use super::{Ledger, SECOND, claim, claim_of, engine, id};
+
+#[tokio::test(start_paused = true)]
+async fn a_retry_gets_the_first_answer_and_nothing_runs_again() {
+    let (engine, _, _) = engine().await;
+    let ledger = Ledger::default();
+    for round in 0..3 {
+        let worker = ledger.clone();
+        let ran = engine.run(claim(), async move |_| worker.execute()).await.unwrap();
+        match (round, ran) {
+            (0, Ran::Executed { reply, .. }) | (_, Ran::Replayed { reply, .. }) => {
+                assert_eq!((reply.status, &reply.body[..]), (201, &b"execution 1"[..]));
+            }
+            other => panic!("{other:?}"),
+        }
+    }
+    assert_eq!(ledger.count(), 1);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_caller_that_disconnects_cancels_nothing() {
+    let (engine, _, _) = engine().await;
+    let (ledger, began, go) = (Ledger::default(), Arc::new(Notify::new()), Arc::new(Notify::new()));
+    let (worker, begins, goes) = (ledger.clone(), began.clone(), go.clone());
+    let run = engine.run(claim(), async move |_| {
+        begins.notify_one();
+        goes.notified().await;
+        worker.execute()
+    });
+    tokio::select! {
+        _ = run => panic!("the work cannot have ended"),
+        () = began.notified() => {}
+    }
+    // The future of `run` is dropped here, as hyper does when a client goes away.
+    go.notify_one();
+    let claim = claim().attach(SECOND).unwrap();
+    let retried = engine.run(claim, async |_| panic!("a retry must not execute")).await.unwrap();
+    assert!(matches!(retried, Ran::Replayed { .. }), "{retried:?}");
+    assert_eq!(ledger.count(), 1);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_panic_is_an_unknown_outcome_and_never_runs_again() {
+    let (engine, _, _) = engine().await;
+    let work = async |_| -> Outcome { std::panic::resume_unwind(Box::new("on purpose")) };
+    let ran = engine.run(claim(), work).await.unwrap();
+    assert!(matches!(ran, Ran::Unknown(_)), "{ran:?}");
+    let retried = engine.run(claim(), async |_| panic!("must not execute")).await.unwrap();
+    assert!(matches!(retried, Ran::Refused(Refusal::Unknown { .. })), "{retried:?}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_panic_before_the_work_returned_its_future_is_an_unknown_outcome_too() {
+    let (engine, _, _) = engine().await;
+    let ran = engine
+        .run(claim(), |_| -> std::future::Ready<Outcome> {
+            std::panic::resume_unwind(Box::new("on purpose"))
+        })
+        .await
+        .unwrap();
+    assert!(matches!(ran, Ran::Unknown(_)), "{ran:?}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn work_that_was_not_done_may_be_tried_again() {
+    let (engine, _, _) = engine().await;
+    let ledger = Ledger::default();
+    let ran =
+        engine.run(claim(), async |_| Outcome::Retryable("connection refused".to_owned())).await.unwrap();
+    assert_eq!(ran, Ran::Retryable("connection refused".to_owned()));
+    let worker = ledger.clone();
+    let ran = engine.run(claim(), async move |_| worker.execute()).await.unwrap();
+    assert!(matches!(ran, Ran::Executed { .. }), "{ran:?}");
+    assert_eq!(ledger.count(), 1);
+}
+
+#[tokio::test(start_paused = true)]
+async fn another_request_under_the_same_key_is_refused_while_it_runs_and_after() {
+    let (engine, _, _) = engine().await;
+    let (began, begins) = oneshot::channel();
+    let (go, goes) = oneshot::channel::<()>();
+    let running = tokio::spawn({
+        let engine = engine.clone();
+        async move {
+            engine
+                .run(claim(), async move |_| {
+                    began.send(()).unwrap();
+                    goes.await.unwrap();
+                    Ledger::default().execute()
+                })
+                .await
+        }
+    });
+    begins.await.unwrap();
+    let other = || engine.run(claim_of("k", "another body"), async |_| panic!("must not execute"));
+    assert_eq!(other().await.unwrap(), Ran::Refused(Refusal::Mismatch));
+    go.send(()).unwrap();
+    running.await.unwrap().unwrap();
+    assert_eq!(other().await.unwrap(), Ran::Refused(Refusal::Mismatch));
+}
+
+#[tokio::test(start_paused = true)]
+async fn work_that_outlives_its_timeout_is_unknown_and_its_late_answer_is_the_truth() {
+    let (engine, _, _) = engine().await;
+    let ledger = Ledger::default();
+    let worker = ledger.clone();
+    let claim = || claim().timeout(SECOND).unwrap();
+    let ran = engine
+        .run(claim(), async move |_| {
+            onceward::time::sleep(SECOND * 10).await;
+            worker.execute()
+        })
+        .await
+        .unwrap();
+    assert!(matches!(ran, Ran::Unknown(_)), "{ran:?}");
+    let early = engine.run(claim(), async |_| panic!("must not execute")).await.unwrap();
+    assert!(matches!(early, Ran::Refused(Refusal::Unknown { .. })), "{early:?}");
+    onceward::time::sleep(SECOND * 10).await;
+    let late = engine.run(claim(), async |_| panic!("must not execute")).await.unwrap();
+    assert!(matches!(late, Ran::Replayed { .. }), "{late:?}");
+    assert_eq!(ledger.count(), 1);
+}
+
+#[tokio::test(start_paused = true)]
+async fn long_work_renews_its_lease_and_is_never_lost() {
+    let (engine, _, _) = engine().await;
+    let terms = Terms { lease: SECOND, ..Terms::default() };
+    let claim = || claim().terms(terms.clone()).unwrap().timeout(SECOND * 60).unwrap();
+    let engine_of_the_sweeper = engine.clone();
+    let sweeper = tokio::spawn(async move {
+        for _ in 0..100 {
+            onceward::time::sleep(SECOND / 4).await;
+            assert_eq!(engine_of_the_sweeper.sweep_leases().await.unwrap().lapsed, 0);
+        }
+    });
+    let ran = engine
+        .run(claim(), async |_| {
+            onceward::time::sleep(SECOND * 20).await;
+            Outcome::completed(Reply::new("slow"))
+        })
+        .await
+        .unwrap();
+    assert!(matches!(ran, Ran::Executed { .. }), "{ran:?}");
+    sweeper.await.unwrap();
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_process_that_slept_between_claim_and_work_does_not_begin() {
+    let (_, store, clock) = engine().await;
+    // Only the wall clock tells that a suspended machine slept: elapsed time stood still.
+    let sleeping = Arc::new(SleepsAfterFirstLook { clock: clock.clone(), looked: false.into() });
+    let engine =
+        Engine::open(Arc::new(store.clone()), super::identity_of_tests(), super::options(2).clock(sleeping))
+            .await
+            .unwrap();
+    let ran = engine.run(claim(), async |_| panic!("must not begin")).await.unwrap();
+    assert!(matches!(ran, Ran::Retryable(_)), "{ran:?}");
+    let state = engine.load(id()).await.unwrap().unwrap().record.state;
+    assert!(matches!(state, State::FailedRetryable { .. }), "{state:?}");
+}
+
+struct SleepsAfterFirstLook {
+    clock: Arc<onceward_testkit::VirtualClock>,
+    looked: std::sync::atomic::AtomicBool,
+}
+
+impl onceward::Clock for SleepsAfterFirstLook {
+    fn now(&self) -> onceward::Timestamp {
+        let now = onceward::Clock::now(&*self.clock);
+        let slept = self.looked.swap(true, std::sync::atomic::Ordering::SeqCst);
+        if slept { now.after(Duration::from_secs(300)) } else { now }
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn dropping_a_reservation_releases_nothing_and_its_outcome_becomes_unknown() {
+    let (engine, _, _) = engine().await;
+    let Claimed::Reserved(reservation) = engine.claim(claim()).await.unwrap() else { panic!("not reserved") };
+    drop(reservation);
+    let ran = engine.run(claim(), async |_| panic!("must not execute")).await.unwrap();
+    assert!(matches!(ran, Ran::Refused(Refusal::InProgress { .. })), "{ran:?}");
+    onceward::time::sleep(Duration::from_secs(61)).await;
+    let ran = engine.run(claim(), async |_| panic!("must not execute")).await.unwrap();
+    assert!(matches!(ran, Ran::Refused(Refusal::Unknown { .. })), "{ran:?}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_reservation_renews_checkpoints_and_settles_once() {
+    let (engine, _, _) = engine().await;
+    let Claimed::Reserved(reservation) = engine.claim(claim()).await.unwrap() else { panic!("not reserved") };
+    let (id, fence) = (reservation.id(), reservation.fence());
+    assert_eq!(reservation.attempt(), 1);
+    assert_eq!(reservation.renew().await.unwrap(), Tenure::Held);
+    let point = onceward::RecoveryPoint::new("charged", "ch_1").unwrap();
+    assert_eq!(reservation.checkpoint(point.clone()).await.unwrap(), Tenure::Held);
+    assert_eq!(reservation.recovery_point(), Some(point));
+    reservation.settle(Outcome::completed(Reply::new("first"))).await.unwrap();
+    let again = engine.settle(id, fence, Outcome::completed(Reply::new("second"))).await.unwrap();
+    match again {
+        onceward::Settled::Completed { reply, by: onceward::By::Other, .. } => {
+            assert_eq!(reply.body, "first")
+        }
+        other => panic!("{other:?}"),
+    }
+    assert_eq!(engine.renew(id, fence).await.unwrap(), Tenure::Over);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_caller_that_leaves_before_it_has_its_reservation_leaves_no_key_behind() {
+    let (engine, _, _) = engine().await;
+    {
+        let mut claiming = Box::pin(engine.claim(claim()));
+        // One poll sends the claim on its way; then the caller is gone.
+        assert!(futures_util::poll!(&mut claiming).is_pending());
+    }
+    tokio::task::yield_now().await;
+    let ledger = Ledger::default();
+    let worker = ledger.clone();
+    let ran = engine.run(claim().attach(SECOND).unwrap(), async move |_| worker.execute()).await.unwrap();
+    assert!(matches!(ran, Ran::Executed { .. }), "{ran:?}");
+    assert_eq!(ledger.count(), 1);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_lapsed_operation_with_a_recovery_point_is_resumed_from_there() {
+    let (engine, _, _) = engine().await;
+    let on_lapse = onceward::OnLapse::Resume { attempts: 3, within: Duration::from_secs(3600) };
+    let terms = Terms { on_lapse, ..Terms::default() };
+    let claim = || claim().terms(terms.clone()).unwrap();
+    let Claimed::Reserved(first) = engine.claim(claim()).await.unwrap() else { panic!("not reserved") };
+    let point = onceward::RecoveryPoint::new("charged", "ch_1").unwrap();
+    assert_eq!(first.checkpoint(point).await.unwrap(), Tenure::Held);
+    let (id, old_fence) = (first.id(), first.fence());
+    drop(first);
+    assert!(engine.resume(id).await.unwrap().is_none(), "a live lease is nobody else's");
+    onceward::time::sleep(Duration::from_secs(61)).await;
+    let second = engine.resume(id).await.unwrap().unwrap();
+    assert_eq!((second.attempt(), second.recovery_point().unwrap().name()), (2, "charged"));
+    assert!(second.fence() > old_fence);
+    assert_eq!(engine.renew(id, old_fence).await.unwrap(), Tenure::Over);
+    second.settle(Outcome::completed(Reply::new("done"))).await.unwrap();
+    let ran = engine.run(claim(), async |_| panic!("must not execute")).await.unwrap();
+    assert!(matches!(ran, Ran::Replayed { .. }), "{ran:?}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn shutting_down_waits_for_what_runs_refuses_what_comes_and_settles_the_rest_as_unknown() {
+    let (engine, _, _) = engine().await;
+    let quick = tokio::spawn({
+        let engine = engine.clone();
+        async move {
+            engine
+                .run(claim_of("quick", "b"), async |_| {
+                    onceward::time::sleep(SECOND).await;
+                    Outcome::completed(Reply::new("in time"))
+                })
+                .await
+        }
+    });
+    let stuck = tokio::spawn({
+        let engine = engine.clone();
+        async move { engine.run(claim(), async |_| std::future::pending().await).await }
+    });
+    onceward::time::sleep(SECOND / 2).await;
+    engine.shut_down(SECOND * 5).await;
+    assert!(matches!(quick.await.unwrap().unwrap(), Ran::Executed { .. }));
+    assert!(matches!(stuck.await.unwrap().unwrap(), Ran::Unknown(_)));
+    let refused = engine.run(claim_of("new", "b"), async |_| panic!("must not execute")).await;
+    assert_eq!(refused, Err(onceward::EngineError::Stopping));
+    let state = engine.load(id()).await.unwrap().unwrap().record.state;
+    assert!(matches!(state, State::Unknown { .. }), "{state:?}");
+}
