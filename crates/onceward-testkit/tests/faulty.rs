@@ -1,5 +1,12 @@
 //! The faulty store fails exactly as its plan says, and is an ordinary store otherwise.
 
+#![allow(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::panic,
+    reason = "helpers of tests report by panicking, as tests do"
+)]
+
 use std::sync::Arc;
 use std::time::Duration;
 

@@ -1,5 +1,12 @@
 //! The diagram in `docs/state_machine.md` shows what the machine does: every edge, and no other.
 
+#![allow(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::panic,
+    reason = "helpers of tests report by panicking, as tests do"
+)]
+
 use std::collections::BTreeSet;
 use std::time::Duration;
 

@@ -143,7 +143,7 @@ fn said(answer: &Answer, values: &mut Vec<(&'static str, String)>) -> Vec<String
         values.push(("reply", String::from_utf8_lossy(&reply.body).into_owned()));
         reply.status.to_string()
     };
-    let words = match answer {
+    match answer {
         Answer::Decision(Decision::Execute) => vec!["execute".to_owned()],
         Answer::Decision(Decision::Resume(point)) => {
             values.push(("point", point.name().to_owned()));
@@ -160,8 +160,7 @@ fn said(answer: &Answer, values: &mut Vec<(&'static str, String)>) -> Vec<String
         Answer::Lapsed => vec!["lapsed".to_owned()],
         Answer::Swept => vec!["swept".to_owned()],
         Answer::Left => vec!["left".to_owned()],
-    };
-    words
+    }
 }
 
 fn refused(refusal: &Refusal, values: &mut Vec<(&'static str, String)>) -> String {

@@ -137,7 +137,7 @@ pub fn record() -> impl Strategy<Value = Record> {
 /// An event that owns what the machine's own borrows.
 #[derive(Debug, Clone)]
 pub enum Happening {
-    Claim { claim: Claim, owner: OwnerToken, fingerprint: Fingerprint },
+    Claim { claim: Box<Claim>, owner: OwnerToken, fingerprint: Fingerprint },
     Other(Event<'static>),
 }
 
@@ -145,7 +145,11 @@ impl Happening {
     pub fn claim(body: &str, rules: Option<&str>, owner: &str, terms: Terms) -> Self {
         let fingerprint = sample::fingerprint(body, rules);
         let claim = Claim::new(Scope::new("acme").unwrap(), Key::new("k").unwrap(), fingerprint);
-        Self::Claim { claim: claim.terms(terms).unwrap(), owner: OwnerToken::named(owner), fingerprint }
+        Self::Claim {
+            claim: Box::new(claim.terms(terms).unwrap()),
+            owner: OwnerToken::named(owner),
+            fingerprint,
+        }
     }
 
     pub fn event(&self) -> Event<'_> {

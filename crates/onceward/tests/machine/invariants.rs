@@ -154,7 +154,10 @@ proptest! {
             }
             promised = world.record.as_ref().and_then(|record| match &record.state {
                 State::Completed { reply, .. } => Some((reply.clone(), record.published_expiry()?)),
-                _ => None,
+                State::InProgress { .. }
+                | State::FailedRetryable { .. }
+                | State::Unknown { .. }
+                | State::Expired { .. } => None,
             });
             // Only an operator shortens what was promised; nobody takes it back otherwise.
             if let (Some((reply, until)), false) = (holds, matches!(seen.happening.event(), Event::Expire { .. })) {
@@ -283,7 +286,8 @@ async fn invariant_06_a_record_that_cannot_be_read_is_never_treated_as_absent() 
     let mut length = 0;
     store.damage(id, |bytes| length = bytes.len());
     let unreadable = |error: StoreError| matches!(error, StoreError::Unreadable { .. });
-    let mut damages: Vec<Box<dyn Fn(&mut Vec<u8>)>> = vec![
+    type Damage = Box<dyn Fn(&mut Vec<u8>)>;
+    let mut damages: Vec<Damage> = vec![
         Box::new(|bytes| bytes.clear()),
         Box::new(|bytes| bytes[0] = 2),
         Box::new(|bytes| bytes.push(0)),

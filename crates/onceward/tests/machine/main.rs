@@ -5,6 +5,13 @@
 //! - `invariants.rs`: the invariants that a machine can show by itself, over arbitrary histories. The second (nothing
 //!   reaches a client before it is durable) and the ninth (everything has a limit) are shown at the engine.
 
+#![allow(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::panic,
+    reason = "helpers of tests report by panicking, as tests do"
+)]
+
 mod arbitrary;
 mod invariants;
 mod table;

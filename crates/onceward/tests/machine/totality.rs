@@ -278,7 +278,11 @@ proptest! {
                 let lapsed = matches!(record.state, State::InProgress { lease_until } if lease_until <= at.now);
                 prop_assert!(lapsed);
             }
-            other => panic!("a sweeper was told {other:?}"),
+            Answer::Decision(_)
+            | Answer::Applied
+            | Answer::AlreadySettled(_)
+            | Answer::Fenced
+            | Answer::Conflict => panic!("a sweeper was told {:?}", step.answer),
         }
     }
 
