@@ -1,5 +1,7 @@
 //! Chance as an input: the same seed gives the same history.
 
+use std::time::Duration;
+
 /// A small generator, `SplitMix64`: statistically good, trivially reproducible, and no secret depends on it.
 #[derive(Debug, Clone)]
 pub struct Random {
@@ -29,6 +31,21 @@ impl Random {
     pub fn pick<'a, T>(&mut self, from: &'a [T]) -> &'a T {
         let at = usize::try_from(self.next()).unwrap_or(usize::MAX) % from.len();
         &from[at]
+    }
+
+    /// A number in `from..=to`.
+    pub const fn between(&mut self, from: u64, to: u64) -> u64 {
+        from + self.below(to.saturating_sub(from) + 1)
+    }
+
+    /// A while between two, in milliseconds.
+    pub const fn millis(&mut self, from: u64, to: u64) -> Duration {
+        Duration::from_millis(self.between(from, to))
+    }
+
+    /// True so many times in a thousand, on average.
+    pub const fn permille(&mut self, chance: u64) -> bool {
+        self.below(1000) < chance
     }
 
     /// True once in `times`, on average.

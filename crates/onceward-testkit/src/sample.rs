@@ -5,8 +5,8 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use onceward::{
-    Evidence, Fence, Fingerprint, Letter, OnLapse, OwnerToken, Record, RecordId, RecoveryPoint, Reply, State,
-    Subject, Terms, Timestamp, Verdict,
+    Evidence, Fence, Fingerprint, Letter, OnLapse, OwnerToken, ProfileId, Record, RecordId, RecoveryPoint,
+    Reply, State, Subject, Terms, Timestamp, Verdict,
 };
 
 use crate::Random;
@@ -83,11 +83,9 @@ pub fn full(tag: &str, state: State) -> Record {
 pub fn fingerprint(body: &str, rules: Option<&str>) -> Fingerprint {
     let usual = Fingerprint::of_bytes(body.as_bytes());
     let Some(rules) = rules else { return usual };
-    // What a record stores of a fingerprint begins with the name of its rules.
-    let mut stored = postcard::to_stdvec(&usual).expect("a fingerprint can be stored");
-    let named = rules.bytes().chain(std::iter::repeat(b'.'));
-    stored.iter_mut().take(8).zip(named).for_each(|(byte, name)| *byte = name);
-    postcard::from_bytes(&stored).expect("eight other bytes name other rules")
+    let mut name = [b'.'; 8];
+    name.iter_mut().zip(rules.bytes()).for_each(|(byte, letter)| *byte = letter);
+    Fingerprint::new(ProfileId::from_bytes(name), *usual.digest())
 }
 
 /// A recovery point with bytes that are no text.

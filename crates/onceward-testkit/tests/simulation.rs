@@ -1,4 +1,5 @@
 //! The simulator holds every invariant, repeats itself, and finds every bug that is put in.
+#![expect(clippy::panic, reason = "these are tests")]
 
 use onceward_testkit::sim::{Mutant, Trace, campaign, history};
 

@@ -115,7 +115,8 @@ impl Claim {
             if attempts < 2 {
                 return Err(ClaimError::Attempts { attempts });
             }
-            within("resume within", window, Duration::ZERO, Self::MAX_RETENTION)?;
+            // With no time to take over in, it would never resume.
+            within("resume within", window, Self::MIN_LEASE, Self::MAX_RETENTION)?;
         }
         self.terms = terms;
         Ok(self)

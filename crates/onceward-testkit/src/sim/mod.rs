@@ -9,7 +9,6 @@ mod actors;
 mod mutant;
 mod plan;
 mod process;
-mod random;
 mod store;
 mod world;
 
@@ -23,10 +22,11 @@ use std::time::Duration;
 use onceward::time::sleep;
 use onceward::{Clock, OnLapse, State, Terms, Timestamp};
 
+use crate::Random;
+
 use self::actors::{Cast, JUMP, Request, Told};
 pub use self::mutant::Mutant;
 use self::plan::Plan;
-pub use self::random::Random;
 use self::store::{Database, IDENTITY};
 pub use self::world::Sometimes;
 use self::world::{Answers, World};
@@ -95,7 +95,7 @@ pub fn history(seed: u64, mutant: Mutant, trace: Trace) -> std::io::Result<Histo
 }
 
 async fn play(seed: u64, mutant: Mutant, trace: Trace) -> History {
-    let mut random = Random::new(seed);
+    let mut random = Random::seeded(seed);
     let plan = Arc::new(Plan::draw(&mut random));
     let lines = (trace == Trace::On).then(|| vec![format!("{plan:?}")]);
     let world = Shared::new(World::new(random, plan.chances.clone(), lines));

@@ -5,7 +5,7 @@ use std::time::Duration;
 use onceward::event::Expiry;
 use onceward::{OnLapse, Terms};
 
-use super::random::Random;
+use crate::Random;
 
 /// The size and the dangers of one history.
 #[derive(Debug, Clone)]

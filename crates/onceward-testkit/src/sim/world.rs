@@ -9,7 +9,7 @@ use onceward::store::Version;
 use onceward::{Fence, Observation, OnLapse, Outcome, Record, RecordId, State, Timestamp};
 
 use super::plan::Chances;
-use super::random::Random;
+use crate::Random;
 
 /// One real execution, written down by the worker itself.
 #[derive(Debug, Clone)]

@@ -1,5 +1,5 @@
 //! The engine, with real tasks, paused time and a ledger that only the work writes.
-#![expect(clippy::unwrap_used, clippy::panic, reason = "these are tests")]
+#![expect(clippy::unwrap_used, clippy::panic, clippy::wildcard_enum_match_arm, reason = "these are tests")]
 
 mod attach;
 mod faults;
