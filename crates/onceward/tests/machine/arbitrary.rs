@@ -49,7 +49,7 @@ pub fn moment() -> impl Strategy<Value = Moment> {
 pub fn terms() -> impl Strategy<Value = Terms> {
     let on_lapse = prop_oneof![
         Just(OnLapse::Unknown),
-        (2_u32..4, 0_u32..4).prop_map(|(attempts, ticks)| OnLapse::Resume { attempts, within: TICK * ticks }),
+        (2_u32..4, 1_u32..4).prop_map(|(attempts, ticks)| OnLapse::Resume { attempts, within: TICK * ticks }),
     ];
     (1_u32..3, on_lapse, 1_u32..5, 0_u32..3).prop_map(|(lease, on_lapse, retention, grace)| Terms {
         lease: TICK * lease,
