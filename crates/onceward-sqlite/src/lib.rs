@@ -1,1 +1,178 @@
-//! Placeholder.
+//! Onceward's embedded store: one SQLite file, durable before it answers.
+//!
+//! Concurrent writes share one commit. One thread drains everything that waits, applies it in one transaction, syncs
+//! once and answers all; what comes meanwhile is the next batch. A write that comes alone is written at once. Reads have
+//! threads and connections of their own.
+//!
+//! The file survives `kill -9` and power loss: a swap answers only after the log is on the disk. If the disk does not
+//! confirm it, the process stops rather than guess ([`Options::on_fatal`]). `docs/sqlite.md` tells about files, backups
+//! and limits.
+//!
+//! ```
+//! # tokio::runtime::Builder::new_current_thread().build().unwrap().block_on(async {
+//! use onceward::RecordId;
+//! use onceward::store::Store;
+//! use onceward_sqlite::{Options, SqliteStore};
+//!
+//! # let directory = tempfile::tempdir()?;
+//! # let path = directory.path().join("onceward.db");
+//! let store = SqliteStore::open(&path, Options::default())?;
+//! assert_eq!(store.load(RecordId::from_bytes([7; 16])).await?.record, None);
+//! store.close().await;
+//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! # }).unwrap();
+//! ```
+
+mod batch;
+mod checkpoint;
+mod cursor;
+mod error;
+mod job;
+mod lock;
+mod options;
+mod queue;
+mod reader;
+mod scan;
+mod schema;
+mod threads;
+mod versions;
+mod writer;
+
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use onceward::store::{Page, Scan, Seen, Store, StoreError, StoreFuture, Swapped, Version};
+use onceward::{Clock, Record, RecordId};
+use tokio::sync::oneshot;
+
+pub use error::OpenError;
+pub use options::{FatalHook, Options};
+
+use job::{Forget, Found, Job, Row, Swap};
+use reader::Load;
+use scan::Listing;
+use threads::Threads;
+
+/// A store in a file. Clones share it.
+///
+/// When the last clone is dropped, what waits is still written, the log is moved into the database and the threads are
+/// joined: that can take a second after heavy load. In async code, [`close`](Self::close) it first, and the drop has
+/// nothing left to wait for.
+#[derive(Clone)]
+pub struct SqliteStore {
+    threads: Arc<Threads>,
+    path: Arc<PathBuf>,
+    clock: Arc<dyn Clock>,
+}
+
+/// So many deletions are one job: the writer puts claims between the jobs of a long sweep.
+const FORGET_AT_ONCE: usize = 128;
+
+impl SqliteStore {
+    /// Opens a store, and creates it if there is none. Only one process can have it open, and only once.
+    ///
+    /// Blocks while SQLite recovers the log of a process that was killed.
+    pub fn open(path: impl AsRef<Path>, options: Options) -> Result<Self, OpenError> {
+        options.check()?;
+        let path = Arc::new(lock::resolve(path.as_ref())?);
+        let clock = options.clock.clone();
+        let threads = Threads::start(&path, &options)?;
+        Ok(Self { threads: Arc::new(threads), path, clock })
+    }
+
+    /// The file, with symlinks resolved.
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// Writes what waits, moves the log into the database and ends the threads. Calls that come later, through any
+    /// clone, get [`StoreError::Unavailable`]. The lock is given back when the last clone is dropped.
+    pub async fn close(&self) {
+        self.threads.queues.close();
+        self.threads.ended().await;
+    }
+
+    async fn load_now(&self, id: RecordId) -> Result<Seen, StoreError> {
+        let (answer, answered) = oneshot::channel();
+        self.threads.queues.loads.push(Load { id, answer })?;
+        let stored =
+            answered.await.map_err(|_| StoreError::Unavailable { reason: READER_GONE.to_owned() })??;
+        Found { now: self.clock.now(), stored }.decode(id)
+    }
+
+    async fn swap_now(
+        &self,
+        id: RecordId,
+        expect: Option<Version>,
+        next: Record,
+    ) -> Result<Swapped, StoreError> {
+        let row = Row::new(id, &next)?;
+        drop(next);
+        let (answer, answered) = oneshot::channel();
+        self.threads.queues.writes.push(Job::Swap(Swap { id, expect, row, answer }))?;
+        answered.await.map_err(|_| writer_gone())??.decode(id)
+    }
+
+    async fn scan_now(&self, scan: Scan) -> Result<Page, StoreError> {
+        let (answer, answered) = oneshot::channel();
+        self.threads.queues.listings.push(Listing { scan, now: self.clock.now(), answer })?;
+        answered.await.map_err(|_| StoreError::Unavailable { reason: READER_GONE.to_owned() })?
+    }
+
+    async fn forget_now(&self, records: Vec<(RecordId, Version)>) -> Result<usize, StoreError> {
+        let mut forgotten = 0;
+        for records in records.chunks(FORGET_AT_ONCE) {
+            let (answer, answered) = oneshot::channel();
+            let job = Job::Forget(Forget { records: records.to_vec(), answer });
+            let count = match self.threads.queues.writes.push(job) {
+                Ok(()) => answered.await.unwrap_or_else(|_| Err(writer_gone())),
+                Err(error) => Err(error),
+            };
+            forgotten += count.map_err(|error| partly_forgotten(forgotten, error))?;
+        }
+        Ok(forgotten)
+    }
+}
+
+const READER_GONE: &str =
+    "a reading thread has ended: restart the process, and look into its log for the cause";
+
+/// The writer took the job and did not live to answer it.
+fn writer_gone() -> StoreError {
+    StoreError::Ambiguous {
+        reason: "the writing thread has ended: restart the process, and look into its log for the cause"
+            .to_owned(),
+    }
+}
+
+/// "Nothing was written" would not be true of a sweep whose first part was.
+fn partly_forgotten(forgotten: usize, error: StoreError) -> StoreError {
+    if forgotten == 0 {
+        return error;
+    }
+    StoreError::Ambiguous { reason: format!("{forgotten} records were forgotten, then: {error}") }
+}
+
+impl Store for SqliteStore {
+    fn load(&self, id: RecordId) -> StoreFuture<'_, Seen> {
+        Box::pin(self.load_now(id))
+    }
+
+    fn swap(&self, id: RecordId, expect: Option<Version>, next: Record) -> StoreFuture<'_, Swapped> {
+        Box::pin(self.swap_now(id, expect, next))
+    }
+
+    fn scan(&self, scan: Scan) -> StoreFuture<'_, Page> {
+        Box::pin(self.scan_now(scan))
+    }
+
+    fn forget(&self, records: Vec<(RecordId, Version)>) -> StoreFuture<'_, usize> {
+        Box::pin(self.forget_now(records))
+    }
+}
+
+impl std::fmt::Debug for SqliteStore {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("SqliteStore").field("path", &self.path).finish_non_exhaustive()
+    }
+}

@@ -1,0 +1,81 @@
+//! Where a page ended: in which list, and after which row.
+
+use onceward::store::{Cursor, StoreError};
+
+/// The order in which rows are listed. A cursor goes on in the order it was made in, and in no other.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Walk {
+    /// `in_progress`, by the end of the lease.
+    Leases,
+    /// `unknown`, by the next look of reconciliation.
+    Reconcile,
+    /// What has an expiry, by it.
+    Expiry,
+    /// Everything, by the order of the first claims.
+    All,
+}
+
+impl Walk {
+    const fn tag(self) -> u8 {
+        match self {
+            Self::Leases => b'l',
+            Self::Reconcile => b'r',
+            Self::Expiry => b'e',
+            Self::All => b'a',
+        }
+    }
+}
+
+/// A place between two rows of a walk.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Position {
+    pub due_at: i64,
+    pub number: i64,
+}
+
+impl Position {
+    pub(crate) const START: Self = Self { due_at: i64::MIN, number: i64::MIN };
+
+    pub(crate) fn cursor(self, walk: Walk) -> Cursor {
+        let mut bytes = vec![FORMAT, walk.tag()];
+        bytes.extend(self.due_at.to_be_bytes());
+        bytes.extend(self.number.to_be_bytes());
+        Cursor::from_bytes(bytes)
+    }
+
+    pub(crate) fn read(cursor: &Cursor, walk: Walk) -> Result<Self, StoreError> {
+        let parse = || {
+            let (&[format, tag], rest) = cursor.as_bytes().split_first_chunk()?;
+            let (due_at, rest) = rest.split_first_chunk()?;
+            let number = rest.try_into().ok()?;
+            (format == FORMAT && tag == walk.tag())
+                .then_some(Self { due_at: i64::from_be_bytes(*due_at), number: i64::from_be_bytes(number) })
+        };
+        parse().ok_or_else(|| StoreError::Refused {
+            reason: format!(
+                "a cursor of {} bytes is not one that this store gave for this list: start the list anew",
+                cursor.as_bytes().len()
+            ),
+        })
+    }
+}
+
+/// Cursors outlive the process that gave them, in a client's hands: another layout gets another number.
+const FORMAT: u8 = 1;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_cursor_is_read_back_for_its_own_list_and_refused_for_any_other() {
+        let position = Position { due_at: 7, number: -3 };
+        let cursor = position.cursor(Walk::Leases);
+        assert_eq!(Position::read(&cursor, Walk::Leases), Ok(position));
+        assert!(matches!(Position::read(&cursor, Walk::All), Err(StoreError::Refused { .. })));
+        for foreign in [&b""[..], b"x", b"\x01l", &[0; 18], &[0; 24]] {
+            let foreign = Cursor::from_bytes(foreign);
+            assert!(matches!(Position::read(&foreign, Walk::Leases), Err(StoreError::Refused { .. })));
+        }
+    }
+}

@@ -1,0 +1,211 @@
+//! What can go wrong, and whom it concerns: one row, everything in the transaction, or the process.
+
+use std::path::{Path, PathBuf};
+
+use onceward::store::StoreError;
+use rusqlite::{ErrorCode, ffi};
+
+/// Why a file could not be opened as a store.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum OpenError {
+    /// A setting makes no sense.
+    #[error("{setting} = {value} must be {rule}")]
+    Option {
+        /// Which setting.
+        setting: &'static str,
+        /// What it was.
+        value: String,
+        /// What it may be.
+        rule: String,
+    },
+    /// The path cannot hold a store.
+    #[error("the path {path:?} cannot hold a store: {problem}; {advice}")]
+    Path {
+        /// The path as it was given.
+        path: PathBuf,
+        /// What is wrong with it.
+        problem: String,
+        /// What to do.
+        advice: &'static str,
+    },
+    /// The file is in use.
+    #[error(
+        "the store {path:?} is already open in {}: a store belongs to one process at a time. Stop that one, give this one a file of its own, or use PostgreSQL to share a store",
+        match .holder { Some(pid) => format!("the process {pid}"), None => "another process".to_owned() }
+    )]
+    InUse {
+        /// The file, with symlinks resolved.
+        path: PathBuf,
+        /// The process that holds it, where it could be read.
+        holder: Option<u32>,
+    },
+    /// The file is not a store.
+    #[error(
+        "the file {path:?} is not an Onceward store ({found}): it was left as it is; choose another path"
+    )]
+    Foreign {
+        /// The file.
+        path: PathBuf,
+        /// What it is instead.
+        found: String,
+    },
+    /// A newer Onceward made the file.
+    #[error(
+        "the store {path:?} has schema {found}, and this version knows up to {known}: it was left as it is; run the newer version"
+    )]
+    Newer {
+        /// The file.
+        path: PathBuf,
+        /// Its schema.
+        found: i64,
+        /// The newest schema that can be used.
+        known: i64,
+    },
+    /// The database or the operating system refused.
+    #[error("the store {path:?} could not be opened: {reason}")]
+    Failed {
+        /// The file.
+        path: PathBuf,
+        /// What happened, and what to do.
+        reason: String,
+    },
+}
+
+impl OpenError {
+    pub(crate) fn failed(path: &Path, error: &rusqlite::Error) -> Self {
+        Self::Failed { path: path.to_owned(), reason: explain(error, path) }
+    }
+}
+
+/// Whom an error of a statement concerns.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Concerns {
+    /// This row: the statement was undone, its neighbours are not touched.
+    Row,
+    /// The place in the file that this row needs: the transaction is begun again without it.
+    Place,
+    /// Everything in the transaction.
+    Transaction,
+    /// Everything that was ever acknowledged: a sync failed.
+    Process,
+}
+
+pub(crate) fn concerns(error: &rusqlite::Error) -> Concerns {
+    let rusqlite::Error::SqliteFailure(ffi::Error { code, extended_code }, _) = error else {
+        return Concerns::Transaction;
+    };
+    match (*code, *extended_code) {
+        // The last two are a disk that says it returned other bytes than were written.
+        (
+            _,
+            ffi::SQLITE_IOERR_FSYNC
+            | ffi::SQLITE_IOERR_DIR_FSYNC
+            | ffi::SQLITE_IOERR_DATA
+            | ffi::SQLITE_IOERR_CORRUPTFS,
+        ) => Concerns::Process,
+        (ErrorCode::ConstraintViolation | ErrorCode::TooBig | ErrorCode::TypeMismatch, _) => Concerns::Row,
+        (ErrorCode::DatabaseCorrupt, _) => Concerns::Place,
+        _ => Concerns::Transaction,
+    }
+}
+
+/// What a failed statement means for one write: nothing of it is in the file.
+pub(crate) fn not_written(error: &rusqlite::Error, path: &Path) -> StoreError {
+    match concerns(error) {
+        Concerns::Row => {
+            StoreError::Refused { reason: format!("the database did not take the row: {error}") }
+        }
+        Concerns::Place | Concerns::Transaction | Concerns::Process => unavailable(error, path),
+    }
+}
+
+pub(crate) fn unavailable(error: &rusqlite::Error, path: &Path) -> StoreError {
+    StoreError::Unavailable { reason: explain(error, path) }
+}
+
+/// What a failed COMMIT means. A full disk is found before the last page of the log is written, so nothing counts; any
+/// other failure may have come after it, and then a restart would find the transaction in the log.
+pub(crate) fn commit_failed(error: &rusqlite::Error, path: &Path) -> StoreError {
+    match error.sqlite_error_code() {
+        Some(ErrorCode::DiskFull | ErrorCode::DatabaseBusy) => unavailable(error, path),
+        _ => StoreError::Ambiguous { reason: explain(error, path) },
+    }
+}
+
+/// The error in words, with what to do.
+pub(crate) fn explain(error: &rusqlite::Error, path: &Path) -> String {
+    let Some(code) = error.sqlite_error_code() else {
+        return format!("{path:?}: {error}");
+    };
+    #[expect(
+        clippy::wildcard_enum_match_arm,
+        reason = "the other codes have no better advice than their own text"
+    )]
+    match code {
+        ErrorCode::DiskFull => {
+            format!(
+                "the disk that holds {path:?} is full: free some space, and the store goes on by itself ({error})"
+            )
+        }
+        ErrorCode::DatabaseBusy | ErrorCode::DatabaseLocked => format!(
+            "another program holds the write lock of {path:?}: end its transaction, and the store goes on by itself ({error})"
+        ),
+        ErrorCode::ReadOnly | ErrorCode::PermissionDenied => {
+            format!(
+                "{path:?} cannot be written: give this user the right to write the file and its directory ({error})"
+            )
+        }
+        ErrorCode::DatabaseCorrupt | ErrorCode::NotADatabase => format!(
+            "{path:?} is damaged: look at the disk, run `PRAGMA integrity_check`, and restore a backup ({error})"
+        ),
+        ErrorCode::SystemIoFailure => {
+            format!(
+                "the disk that holds {path:?} gave an error: look at the disk and the kernel's log ({error})"
+            )
+        }
+        ErrorCode::CannotOpen => {
+            format!("{path:?} cannot be opened: the directory must exist and be writable ({error})")
+        }
+        _ => format!("{path:?}: {error}"),
+    }
+}
+
+/// What is said before the process stops.
+pub(crate) fn fatal(error: &rusqlite::Error, path: &Path) -> String {
+    format!(
+        "the disk did not confirm a write to {path:?} ({error}). What it holds is uncertain, and asking it again could \
+         report success for data that is lost, so the process stops. Everything that was acknowledged is in the file or \
+         its log: look at the disk, then start again"
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn failure(code: i32) -> rusqlite::Error {
+        rusqlite::Error::SqliteFailure(ffi::Error::new(code), None)
+    }
+
+    #[test]
+    fn a_failed_sync_concerns_the_process_and_a_full_disk_only_the_transaction() {
+        assert_eq!(concerns(&failure(ffi::SQLITE_IOERR_FSYNC)), Concerns::Process);
+        assert_eq!(concerns(&failure(ffi::SQLITE_IOERR_DIR_FSYNC)), Concerns::Process);
+        assert_eq!(concerns(&failure(ffi::SQLITE_IOERR_WRITE)), Concerns::Transaction);
+        assert_eq!(concerns(&failure(ffi::SQLITE_FULL)), Concerns::Transaction);
+        assert_eq!(concerns(&failure(ffi::SQLITE_CONSTRAINT_CHECK)), Concerns::Row);
+        assert_eq!(concerns(&failure(ffi::SQLITE_TOOBIG)), Concerns::Row);
+        assert_eq!(concerns(&failure(ffi::SQLITE_CORRUPT)), Concerns::Place);
+    }
+
+    #[test]
+    fn a_commit_that_found_the_disk_full_wrote_nothing_and_any_other_failed_commit_is_ambiguous() {
+        let path = Path::new("x.db");
+        assert!(matches!(commit_failed(&failure(ffi::SQLITE_FULL), path), StoreError::Unavailable { .. }));
+        assert!(matches!(
+            commit_failed(&failure(ffi::SQLITE_IOERR_WRITE), path),
+            StoreError::Ambiguous { .. }
+        ));
+        assert!(matches!(commit_failed(&failure(ffi::SQLITE_NOMEM), path), StoreError::Ambiguous { .. }));
+    }
+}

@@ -1,0 +1,199 @@
+//! Where work waits for its thread: bounded by count and by bytes, and drained in one go.
+
+use std::collections::VecDeque;
+use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
+
+use onceward::store::StoreError;
+
+/// How much something counts against a limit.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Weight {
+    pub rows: usize,
+    pub bytes: usize,
+}
+
+impl Weight {
+    fn plus(self, other: Self) -> Self {
+        Self { rows: self.rows + other.rows, bytes: self.bytes + other.bytes }
+    }
+
+    fn minus(self, other: Self) -> Self {
+        Self { rows: self.rows.saturating_sub(other.rows), bytes: self.bytes.saturating_sub(other.bytes) }
+    }
+
+    fn fits(self, limit: Self) -> bool {
+        self.rows <= limit.rows && self.bytes <= limit.bytes
+    }
+}
+
+/// Something that waits.
+pub(crate) trait Weigh {
+    fn weight(&self) -> Weight;
+}
+
+/// A bounded queue between many tasks and a few threads.
+pub(crate) struct Queue<T> {
+    state: Mutex<State<T>>,
+    filled: Condvar,
+    limit: Weight,
+}
+
+struct State<T> {
+    waiting: VecDeque<T>,
+    weight: Weight,
+    /// Threads that sleep. A wake-up is a system call, so nobody is woken that is awake.
+    parked: usize,
+    /// Why nothing is accepted any more.
+    closed: Option<String>,
+    abandoned: bool,
+}
+
+impl<T: Weigh> Queue<T> {
+    pub(crate) fn new(limit: Weight) -> Self {
+        let state = State {
+            waiting: VecDeque::new(),
+            weight: Weight { rows: 0, bytes: 0 },
+            parked: 0,
+            closed: None,
+            abandoned: false,
+        };
+        Self { state: Mutex::new(state), filled: Condvar::new(), limit }
+    }
+
+    // A panic while the lock is held cannot leave the queue half changed: nothing in this file panics in between.
+    fn state(&self) -> MutexGuard<'_, State<T>> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Puts something at the end, or sheds it. What is alone is accepted whatever it weighs, else it never would be.
+    pub(crate) fn push(&self, item: T) -> Result<(), StoreError> {
+        let mut state = self.state();
+        if let Some(reason) = &state.closed {
+            return Err(StoreError::Unavailable { reason: reason.clone() });
+        }
+        let weight = state.weight.plus(item.weight());
+        if !weight.fits(self.limit) && !state.waiting.is_empty() {
+            return Err(StoreError::Overloaded { waiting: state.waiting.len() });
+        }
+        state.weight = weight;
+        state.waiting.push_back(item);
+        let wake = state.parked > 0;
+        drop(state);
+        if wake {
+            self.filled.notify_one();
+        }
+        Ok(())
+    }
+
+    /// Waits until there is something, and moves it over: as much as fits `most`, but at least one.
+    /// Answers `false` once the queue is closed and empty.
+    #[must_use]
+    pub(crate) fn take(&self, most: Weight, into: &mut Vec<T>) -> bool {
+        let mut state = self.state();
+        while state.waiting.is_empty() {
+            if state.closed.is_some() {
+                return false;
+            }
+            state.parked += 1;
+            state = self.filled.wait(state).unwrap_or_else(PoisonError::into_inner);
+            state.parked -= 1;
+        }
+        let mut taken = Weight { rows: 0, bytes: 0 };
+        while let Some(first) = state.waiting.front() {
+            let weight = taken.plus(first.weight());
+            if !weight.fits(most) && taken.rows > 0 {
+                break;
+            }
+            taken = weight;
+            into.extend(state.waiting.pop_front());
+        }
+        state.weight = state.weight.minus(taken);
+        true
+    }
+
+    /// Accepts nothing more. What waits is still worked off.
+    pub(crate) fn close(&self, reason: &str) {
+        let mut state = self.state();
+        state.closed.get_or_insert_with(|| reason.to_owned());
+        drop(state);
+        self.filled.notify_all();
+    }
+
+    /// Accepts nothing more, and hands back what waits: nobody will work it off.
+    pub(crate) fn abandon(&self, reason: &str) -> VecDeque<T> {
+        let mut state = self.state();
+        state.closed.get_or_insert_with(|| reason.to_owned());
+        state.abandoned = true;
+        state.weight = Weight { rows: 0, bytes: 0 };
+        let waiting = std::mem::take(&mut state.waiting);
+        drop(state);
+        self.filled.notify_all();
+        waiting
+    }
+
+    /// Whether it ended otherwise than by being closed and worked off.
+    pub(crate) fn is_abandoned(&self) -> bool {
+        self.state().abandoned
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    struct Item(usize);
+
+    impl Weigh for Item {
+        fn weight(&self) -> Weight {
+            Weight { rows: 1, bytes: self.0 }
+        }
+    }
+
+    fn queue(rows: usize, bytes: usize) -> Queue<Item> {
+        Queue::new(Weight { rows, bytes })
+    }
+
+    #[test]
+    fn a_queue_takes_as_many_as_its_limit_and_sheds_the_next() {
+        let queue = queue(2, 100);
+        assert_eq!(queue.push(Item(1)), Ok(()));
+        assert_eq!(queue.push(Item(1)), Ok(()));
+        assert_eq!(queue.push(Item(1)), Err(StoreError::Overloaded { waiting: 2 }));
+    }
+
+    #[test]
+    fn a_queue_is_bounded_in_bytes_but_takes_one_of_any_size() {
+        let queue = queue(10, 100);
+        assert_eq!(queue.push(Item(1000)), Ok(()));
+        assert_eq!(queue.push(Item(1)), Err(StoreError::Overloaded { waiting: 1 }));
+        let mut batch = Vec::new();
+        assert!(queue.take(Weight { rows: 10, bytes: 10 }, &mut batch));
+        assert_eq!(queue.push(Item(1)), Ok(()));
+    }
+
+    #[test]
+    fn a_batch_is_bounded_by_rows_and_by_bytes() {
+        let queue = queue(100, 10_000);
+        for _ in 0..5 {
+            queue.push(Item(10)).unwrap();
+        }
+        let mut batch = Vec::new();
+        assert!(queue.take(Weight { rows: 2, bytes: 1000 }, &mut batch));
+        assert_eq!(batch.len(), 2);
+        batch.clear();
+        assert!(queue.take(Weight { rows: 10, bytes: 25 }, &mut batch));
+        assert_eq!(batch.len(), 2);
+    }
+
+    #[test]
+    fn a_closed_queue_is_worked_off_and_takes_no_more() {
+        let queue = queue(10, 100);
+        queue.push(Item(1)).unwrap();
+        queue.close("over");
+        assert_eq!(queue.push(Item(1)), Err(StoreError::Unavailable { reason: "over".to_owned() }));
+        let mut batch = Vec::new();
+        assert!(queue.take(Weight { rows: 10, bytes: 10 }, &mut batch));
+        assert!(!queue.take(Weight { rows: 10, bytes: 10 }, &mut batch));
+        assert_eq!(batch.len(), 1);
+    }
+}

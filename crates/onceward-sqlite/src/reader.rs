@@ -1,0 +1,55 @@
+//! The threads that serve `load`, beside the writer and never behind it.
+
+use std::path::Path;
+
+use onceward::RecordId;
+use rusqlite::{Connection, Statement};
+
+use crate::batch::{SELECT, stored};
+use crate::error::unavailable;
+use crate::job::{Answer, Stored};
+use crate::queue::{Queue, Weigh, Weight};
+
+/// A load that waits for a reader.
+pub(crate) struct Load {
+    pub id: RecordId,
+    pub answer: Answer<Option<Stored>>,
+}
+
+impl Weigh for Load {
+    fn weight(&self) -> Weight {
+        Weight { rows: 1, bytes: 0 }
+    }
+}
+
+/// So many loads share one look at the file, which is what a small one costs most. More would hold the first one's
+/// answer back for the last.
+const AT_ONCE: Weight = Weight { rows: 32, bytes: 0 };
+
+/// Works until the queue is closed and empty. A group is read as of a moment after its last load was asked for, so a
+/// load sees everything that was acknowledged before.
+pub(crate) fn run(connection: &Connection, path: &Path, queue: &Queue<Load>) -> rusqlite::Result<()> {
+    let mut select = connection.prepare(SELECT)?;
+    let mut begin = connection.prepare("BEGIN")?;
+    let mut end = connection.prepare("COMMIT")?;
+    let mut loads = Vec::new();
+    while queue.take(AT_ONCE, &mut loads) {
+        let shared = loads.len() > 1;
+        if shared && let Err(error) = begin.execute([]) {
+            let error = unavailable(&error, path);
+            loads.drain(..).for_each(|load| drop(load.answer.send(Err(error.clone()))));
+            continue;
+        }
+        loads.drain(..).for_each(|load| serve(load, &mut select, path));
+        if shared {
+            end.execute([])?;
+        }
+    }
+    Ok(())
+}
+
+/// A caller that has gone away no longer wants its answer.
+fn serve(load: Load, select: &mut Statement<'_>, path: &Path) {
+    let found = stored(select, load.id).map_err(|error| unavailable(&error, path));
+    drop(load.answer.send(found));
+}

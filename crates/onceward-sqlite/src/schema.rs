@@ -1,0 +1,154 @@
+//! What the file looks like, and how a connection to it is set up.
+
+use std::path::Path;
+use std::time::Duration;
+
+use rusqlite::config::DbConfig;
+use rusqlite::{Connection, OpenFlags};
+
+use crate::{OpenError, Options};
+
+/// "Once" in ASCII. `file` and `sqlite3` show it; a database with another one belongs to another program.
+pub(crate) const APPLICATION_ID: i64 = 0x4f6e_6365;
+/// Rises with every change of the tables.
+pub(crate) const SCHEMA: i64 = 1;
+
+/// `number` is the order of the first claims. New rows go to the end of the table, where their neighbours have just been
+/// written too; only the index on `id` is written all over. `state` is the record's state by name. `due_at` is when the
+/// record is due, in microseconds since 1970: the lapse of the lease, the next look of reconciliation, or the expiry,
+/// depending on the state, and each has an index of its own. `record` is everything, as `onceward::codec` writes it; the
+/// other columns repeat what is searched for.
+const TABLES: &str = "
+    CREATE TABLE operations (
+        number     INTEGER PRIMARY KEY,
+        id         BLOB    NOT NULL CHECK (length(id) = 16),
+        version    INTEGER NOT NULL,
+        state      TEXT    NOT NULL,
+        due_at     INTEGER NOT NULL,
+        created_at INTEGER NOT NULL,
+        record     BLOB    NOT NULL
+    ) STRICT;
+    CREATE UNIQUE INDEX operations_id ON operations (id);
+    CREATE INDEX operations_leases ON operations (due_at) WHERE state = 'in_progress';
+    CREATE INDEX operations_reconcile ON operations (due_at) WHERE state = 'unknown';
+    CREATE INDEX operations_expiry ON operations (due_at) WHERE state IN ('completed', 'failed_retryable');
+    CREATE TABLE meta (
+        name  TEXT PRIMARY KEY,
+        value INTEGER NOT NULL
+    ) STRICT;
+    INSERT INTO meta (name, value) VALUES ('versions_reserved', 0);
+";
+
+/// Opens the file for writing, and makes it a store if it is new. A file that is not a store is left as it is.
+pub(crate) fn open_writer(path: &Path, options: &Options) -> Result<Connection, OpenError> {
+    let failed = |error: rusqlite::Error| match error.sqlite_error_code() {
+        Some(rusqlite::ErrorCode::NotADatabase) => {
+            OpenError::Foreign { path: path.to_owned(), found: "not a SQLite database".to_owned() }
+        }
+        _ => OpenError::failed(path, &error),
+    };
+    let flags =
+        OpenFlags::SQLITE_OPEN_READ_WRITE | OpenFlags::SQLITE_OPEN_CREATE | OpenFlags::SQLITE_OPEN_NO_MUTEX;
+    let mut connection = Connection::open_with_flags(path, flags).map_err(failed)?;
+    connection.busy_timeout(options.lock_wait).map_err(failed)?;
+    let found = inspect(&connection).map_err(failed)?;
+    match found {
+        Found::Nothing | Found::Store(SCHEMA) => {}
+        Found::Store(schema) => {
+            return Err(OpenError::Newer { path: path.to_owned(), found: schema, known: SCHEMA });
+        }
+        Found::Other(found) => return Err(OpenError::Foreign { path: path.to_owned(), found }),
+    }
+    if connection.is_readonly(rusqlite::MAIN_DB).map_err(failed)? {
+        return Err(OpenError::Path {
+            path: path.to_owned(),
+            problem: "it cannot be written".to_owned(),
+            advice: "give this user the right to write the file and its directory",
+        });
+    }
+    configure(&connection, path, options, options.cache_bytes)?;
+    if found == Found::Nothing {
+        create(&mut connection).map_err(failed)?;
+    }
+    Ok(connection)
+}
+
+/// Opens a store for reading. Readers see every commit that was acknowledged before they began.
+pub(crate) fn open_reader(path: &Path, options: &Options) -> Result<Connection, OpenError> {
+    let failed = |error: rusqlite::Error| OpenError::failed(path, &error);
+    // Not read-only: the first connection after a crash must be able to recover the log, whichever it is.
+    let flags = OpenFlags::SQLITE_OPEN_READ_WRITE | OpenFlags::SQLITE_OPEN_NO_MUTEX;
+    let connection = Connection::open_with_flags(path, flags).map_err(failed)?;
+    connection.busy_timeout(READ_WAIT).map_err(failed)?;
+    configure(&connection, path, options, options.cache_bytes / 16)?;
+    connection.pragma_update(None, "query_only", true).map_err(failed)?;
+    Ok(connection)
+}
+
+/// Readers wait for nobody in WAL mode, except for the moment in which somebody recovers the log.
+const READ_WAIT: Duration = Duration::from_secs(5);
+
+/// What a file is.
+#[derive(Debug, PartialEq, Eq)]
+enum Found {
+    Nothing,
+    Store(i64),
+    Other(String),
+}
+
+fn inspect(connection: &Connection) -> rusqlite::Result<Found> {
+    let application: i64 = connection.pragma_query_value(None, "application_id", |row| row.get(0))?;
+    let schema: i64 = connection.pragma_query_value(None, "user_version", |row| row.get(0))?;
+    let objects: i64 = connection.query_row("SELECT count(*) FROM sqlite_schema", [], |row| row.get(0))?;
+    Ok(match (application, objects) {
+        (APPLICATION_ID, _) => Found::Store(schema),
+        (0, 0) => Found::Nothing,
+        (0, objects) => {
+            Found::Other(format!("a SQLite database with {objects} tables and indexes of its own"))
+        }
+        (other, _) => Found::Other(format!("a SQLite database of the application {other:#x}")),
+    })
+}
+
+fn configure(
+    connection: &Connection,
+    path: &Path,
+    options: &Options,
+    cache_bytes: usize,
+) -> Result<(), OpenError> {
+    let failed = |error: rusqlite::Error| OpenError::failed(path, &error);
+    let set = |name: &str, value: i64| connection.pragma_update(None, name, value).map_err(failed);
+    set("page_size", i64::from(options.page_bytes))?;
+    let mode: String =
+        connection.pragma_update_and_check(None, "journal_mode", "WAL", |row| row.get(0)).map_err(failed)?;
+    if !mode.eq_ignore_ascii_case("wal") {
+        return Err(OpenError::Path {
+            path: path.to_owned(),
+            problem: format!("its file system cannot keep a write-ahead log (journal mode {mode:?})"),
+            advice: "put the store on a local disk",
+        });
+    }
+    connection.pragma_update(None, "synchronous", "FULL").map_err(failed)?;
+    // The checkpointer decides when; see checkpoint.rs.
+    set("wal_autocheckpoint", 0)?;
+    // A log that grew beyond this, behind a reader that did not end, is cut back when it begins anew.
+    let log_bytes = i64::from(options.checkpoint_pages) * i64::from(options.page_bytes);
+    set("journal_size_limit", log_bytes.saturating_mul(4))?;
+    set(
+        "cache_size",
+        -i64::try_from(cache_bytes / 1024).unwrap_or(i64::from(i32::MAX)).min(i64::from(i32::MAX)),
+    )?;
+    // The writer does it before it ends, unless a sync has failed: then the log must stay as it is.
+    connection.set_db_config(DbConfig::SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, true).map_err(failed)?;
+    connection.pragma_update(None, "temp_store", "MEMORY").map_err(failed)?;
+    connection.pragma_update(None, "trusted_schema", false).map_err(failed)
+}
+
+/// All of it in one transaction: a crash leaves an empty database or a store, and nothing in between.
+fn create(connection: &mut Connection) -> rusqlite::Result<()> {
+    let transaction = connection.transaction_with_behavior(rusqlite::TransactionBehavior::Immediate)?;
+    transaction.execute_batch(TABLES)?;
+    transaction.pragma_update(None, "application_id", APPLICATION_ID)?;
+    transaction.pragma_update(None, "user_version", SCHEMA)?;
+    transaction.commit()
+}

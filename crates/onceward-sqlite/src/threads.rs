@@ -1,0 +1,175 @@
+//! The threads of a store: one writes, one moves the log, one lists, some load. And how they end.
+//!
+//! The writer is the last to end: it closes the queues of the others, joins them, and only then moves the rest of the
+//! log, because a reader could keep it from doing so.
+
+use std::path::PathBuf;
+use std::sync::mpsc::{Receiver, sync_channel};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::thread::JoinHandle;
+
+use onceward::store::StoreError;
+use tokio::sync::watch;
+
+use crate::checkpoint::{self, LogLength, Tender};
+use crate::job::Job;
+use crate::lock::FileLock;
+use crate::queue::{Queue, Weight};
+use crate::reader::{self, Load};
+use crate::scan::{self, Listing};
+use crate::writer::Writer;
+use crate::{OpenError, Options, error, schema};
+
+/// So many lists may wait. They are an operator's or a sweeper's, of which there are few.
+const LISTINGS_WAITING: Weight = Weight { rows: 64, bytes: 0 };
+
+/// What the tasks that use a store hold of its threads.
+pub(crate) struct Threads {
+    pub queues: Queues,
+    writer: Mutex<Option<JoinHandle<()>>>,
+    ended: watch::Receiver<bool>,
+    // Given back last: the next process may open the file only when this one's threads are through with it.
+    _lock: FileLock,
+}
+
+/// What the threads are asked for.
+#[derive(Clone)]
+pub(crate) struct Queues {
+    pub writes: Arc<Queue<Job>>,
+    pub loads: Arc<Queue<Load>>,
+    pub listings: Arc<Queue<Listing>>,
+}
+
+impl Threads {
+    pub(crate) fn start(path: &Arc<PathBuf>, options: &Options) -> Result<Self, OpenError> {
+        let lock = FileLock::acquire(path)?;
+        let mut connection = schema::open_writer(path, options)?;
+        let length = LogLength::default();
+        length.watch(&mut connection).map_err(|error| OpenError::failed(path, &error))?;
+        let (ask, asked) = sync_channel(1);
+        let (over, ended) = watch::channel(false);
+        let queues = Queues {
+            writes: Arc::new(Queue::new(options.queue_weight())),
+            loads: Arc::new(Queue::new(Weight { rows: options.queue_limit, bytes: 0 })),
+            listings: Arc::new(Queue::new(LISTINGS_WAITING)),
+        };
+        let end = End { queues: queues.clone(), over };
+        let helpers = start_helpers(path, options, &queues, asked).inspect_err(|_| queues.close())?;
+        let writer = Writer {
+            connection,
+            path: path.to_path_buf(),
+            queue: queues.writes.clone(),
+            batch: options.batch_weight(),
+            clock: options.clock.clone(),
+            on_fatal: options.on_fatal.clone(),
+            tender: Tender::new(length, ask, options.checkpoint_pages),
+        };
+        let last = queues.clone();
+        let writer = spawn(path, "write", move || {
+            // Dropped when everything is over, by a panic too: nobody may wait for a thread that has ended.
+            let _end = end;
+            writer.run(|| {
+                last.close();
+                helpers.into_iter().for_each(join);
+            });
+        })?;
+        Ok(Self { queues, writer: Mutex::new(Some(writer)), ended, _lock: lock })
+    }
+
+    /// Waits until the threads have ended.
+    pub(crate) async fn ended(&self) {
+        // An error says that the sender is gone, and it is gone with the writer.
+        drop(self.ended.clone().wait_for(|ended| *ended).await);
+    }
+}
+
+impl Drop for Threads {
+    fn drop(&mut self) {
+        self.queues.close();
+        if let Some(writer) = self.writer.get_mut().unwrap_or_else(PoisonError::into_inner).take() {
+            join(writer);
+        }
+    }
+}
+
+fn start_helpers(
+    path: &Arc<PathBuf>,
+    options: &Options,
+    queues: &Queues,
+    asked: Receiver<()>,
+) -> Result<Vec<JoinHandle<()>>, OpenError> {
+    let mut helpers = Vec::with_capacity(options.readers + 2);
+    let connection = schema::open_reader(path, options)?;
+    let (file, on_fatal, all) = (path.clone(), options.on_fatal.clone(), queues.clone());
+    helpers.push(spawn(path, "checkpoint", move || {
+        checkpoint::run(&connection, &asked, &file, |error| {
+            let message = error::fatal(error, &file);
+            on_fatal(&message);
+            all.abandon(&message);
+        });
+    })?);
+    let connection = schema::open_reader(path, options)?;
+    let (file, listings) = (path.clone(), queues.listings.clone());
+    helpers.push(spawn(path, "scan", move || scan::run(&connection, &file, &listings))?);
+    for _ in 0..options.readers {
+        let connection = schema::open_reader(path, options)?;
+        let (file, all) = (path.clone(), queues.clone());
+        helpers.push(spawn(path, "load", move || {
+            if let Err(error) = reader::run(&connection, &file, &all.loads) {
+                all.abandon(&error::explain(&error, &file));
+            }
+        })?);
+    }
+    Ok(helpers)
+}
+
+fn spawn(
+    path: &Arc<PathBuf>,
+    name: &str,
+    work: impl FnOnce() + Send + 'static,
+) -> Result<JoinHandle<()>, OpenError> {
+    std::thread::Builder::new().name(format!("onceward-{name}")).spawn(work).map_err(|error| {
+        OpenError::Failed { path: path.to_path_buf(), reason: format!("no thread could be started: {error}") }
+    })
+}
+
+fn join(thread: JoinHandle<()>) {
+    let name = thread.thread().name().unwrap_or("onceward").to_owned();
+    if thread.join().is_err() {
+        tracing::error!(name, "a thread of the store ended in a panic");
+    }
+}
+
+impl Queues {
+    /// Accepts nothing more. What waits is still done.
+    pub(crate) fn close(&self) {
+        const CLOSED: &str = "the store has been closed";
+        self.writes.close(CLOSED);
+        self.loads.close(CLOSED);
+        self.listings.close(CLOSED);
+    }
+
+    /// Accepts nothing more, and tells everybody who waits that nothing was done.
+    pub(crate) fn abandon(&self, reason: &str) {
+        let error = StoreError::Unavailable { reason: reason.to_owned() };
+        self.writes.abandon(reason).into_iter().for_each(|job| job.fail(error.clone()));
+        // A caller that has gone away no longer wants its answer.
+        self.loads.abandon(reason).into_iter().for_each(|load| drop(load.answer.send(Err(error.clone()))));
+        self.listings.abandon(reason).into_iter().for_each(|list| drop(list.answer.send(Err(error.clone()))));
+    }
+}
+
+/// What happens when the writer has ended, however it did.
+struct End {
+    queues: Queues,
+    over: watch::Sender<bool>,
+}
+
+impl Drop for End {
+    fn drop(&mut self) {
+        self.queues.abandon(
+            "the writing thread has ended: restart the process, and look into its log for the cause",
+        );
+        self.over.send_replace(true);
+    }
+}
