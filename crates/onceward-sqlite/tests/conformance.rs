@@ -1,0 +1,27 @@
+//! What every store must do, of a store in a file.
+
+use std::sync::Arc;
+
+use onceward_sqlite::{Options, SqliteStore};
+use onceward_testkit::VirtualClock;
+use onceward_testkit::conformance::Specimen;
+
+async fn in_a_file(clock: Arc<VirtualClock>) -> Specimen {
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("onceward.db");
+    let store = SqliteStore::open(&path, Options { clock, ..Options::default() }).unwrap();
+    Specimen::new(store).keeping(directory).damaged_by(move |id| {
+        let path = path.clone();
+        async move {
+            let other = rusqlite::Connection::open(path).unwrap();
+            let select = "SELECT record FROM operations WHERE id = ?1";
+            let mut record: Vec<u8> =
+                other.query_row(select, [&id.as_bytes()[..]], |row| row.get(0)).unwrap();
+            *record.last_mut().unwrap() ^= 1;
+            let update = "UPDATE operations SET record = ?2 WHERE id = ?1";
+            assert_eq!(other.execute(update, (&id.as_bytes()[..], record)).unwrap(), 1);
+        }
+    })
+}
+
+onceward_testkit::conformance!(in_a_file, with damage);
