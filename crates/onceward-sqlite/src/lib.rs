@@ -34,6 +34,7 @@ mod queue;
 mod reader;
 mod scan;
 mod schema;
+mod statistics;
 mod threads;
 mod versions;
 mod writer;
@@ -47,6 +48,7 @@ use tokio::sync::oneshot;
 
 pub use error::OpenError;
 pub use options::{FatalHook, Options};
+pub use statistics::Statistics;
 
 use job::{Forget, Found, Job, Row, Swap};
 use reader::Load;
@@ -83,6 +85,11 @@ impl SqliteStore {
     /// The file, with symlinks resolved.
     pub fn path(&self) -> &Path {
         &self.path
+    }
+
+    /// What the store has done since it was opened, for metrics.
+    pub fn statistics(&self) -> Statistics {
+        self.threads.counters.read()
     }
 
     /// Writes what waits, moves the log into the database and ends the threads. Calls that come later, through any

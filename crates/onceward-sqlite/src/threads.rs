@@ -17,6 +17,7 @@ use crate::lock::FileLock;
 use crate::queue::{Queue, Weight};
 use crate::reader::{self, Load};
 use crate::scan::{self, Listing};
+use crate::statistics::Counters;
 use crate::writer::Writer;
 use crate::{OpenError, Options, error, schema};
 
@@ -26,6 +27,7 @@ const LISTINGS_WAITING: Weight = Weight { rows: 64, bytes: 0 };
 /// What the tasks that use a store hold of its threads.
 pub(crate) struct Threads {
     pub queues: Queues,
+    pub counters: Arc<Counters>,
     writer: Mutex<Option<JoinHandle<()>>>,
     ended: watch::Receiver<bool>,
     // Given back last: the next process may open the file only when this one's threads are through with it.
@@ -53,6 +55,7 @@ impl Threads {
             loads: Arc::new(Queue::new(Weight { rows: options.queue_limit, bytes: 0 })),
             listings: Arc::new(Queue::new(LISTINGS_WAITING)),
         };
+        let counters = Arc::new(Counters::default());
         let end = End { queues: queues.clone(), over };
         let helpers = start_helpers(path, options, &queues, asked).inspect_err(|_| queues.close())?;
         let writer = Writer {
@@ -63,6 +66,7 @@ impl Threads {
             clock: options.clock.clone(),
             on_fatal: options.on_fatal.clone(),
             tender: Tender::new(length, ask, options.checkpoint_pages),
+            counters: counters.clone(),
         };
         let last = queues.clone();
         let writer = spawn(path, "write", move || {
@@ -73,7 +77,7 @@ impl Threads {
                 helpers.into_iter().for_each(join);
             });
         })?;
-        Ok(Self { queues, writer: Mutex::new(Some(writer)), ended, _lock: lock })
+        Ok(Self { queues, counters, writer: Mutex::new(Some(writer)), ended, _lock: lock })
     }
 
     /// Waits until the threads have ended.

@@ -14,6 +14,7 @@ use crate::error::{self, Concerns};
 use crate::job::{Found, Job, Written};
 use crate::options::FatalHook;
 use crate::queue::{Queue, Weight};
+use crate::statistics::Counters;
 
 pub(crate) struct Writer {
     pub connection: Connection,
@@ -23,12 +24,13 @@ pub(crate) struct Writer {
     pub clock: Arc<dyn Clock>,
     pub on_fatal: FatalHook,
     pub tender: Tender,
+    pub counters: Arc<Counters>,
 }
 
 impl Writer {
     /// Works until the queue is closed and empty, lets the other threads end, and leaves an empty log.
     pub(crate) fn run(self, end_the_others: impl FnOnce()) {
-        let Self { connection, path, queue, batch: limit, clock, on_fatal, mut tender } = self;
+        let Self { connection, path, queue, batch: limit, clock, on_fatal, mut tender, counters } = self;
         let fatal = |message: &str| {
             on_fatal(message);
             tracing::error!(message, "the store has stopped");
@@ -47,6 +49,7 @@ impl Writer {
                 match batch.apply(&jobs, limit.bytes, &mut outcomes) {
                     Ok(()) => {
                         let done = outcomes.len();
+                        counters.count(done);
                         answer(jobs.drain(..done), outcomes.drain(..), clock.as_ref());
                     }
                     Err(Failure::All(error)) => jobs.drain(..).for_each(|job| job.fail(error.clone())),

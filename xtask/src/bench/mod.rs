@@ -1,0 +1,3 @@
+//! Measurements, each beside the limit that it is judged by.
+
+pub mod store;
