@@ -23,6 +23,11 @@
 //! # }).unwrap();
 //! ```
 
+/// The README's code runs as a test.
+#[cfg(doctest)]
+#[doc = include_str!("../../../README.md")]
+struct Readme;
+
 mod batch;
 mod checkpoint;
 mod cursor;

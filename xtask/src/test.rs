@@ -1,0 +1,51 @@
+//! The one command that passes the tests on a fresh machine.
+
+use std::process::Command;
+
+use crate::Done;
+use crate::shell::{cargo, has, run as run_command};
+
+/// A program that the tests need, and the Debian packages that bring it.
+struct Need {
+    program: &'static str,
+    packages: &'static [&'static str],
+    why: &'static str,
+}
+
+const NEEDS: [Need; 1] = [Need {
+    program: "cc",
+    packages: &["gcc", "libc6-dev"],
+    why: "SQLite is compiled from its source, and a test makes a disk fail with a small C library",
+}];
+
+/// Installs what is missing, then runs every test.
+pub fn run() -> Done {
+    for need in NEEDS.iter().filter(|need| !has(need.program)) {
+        install(need)?;
+    }
+    if std::env::var_os("ONCEWARD_VECTORS").is_none() {
+        println!(
+            "ONCEWARD_VECTORS is not set: the tests against public vectors will say what they did not check."
+        );
+    }
+    run_command(&mut cargo(&["test", "--workspace", "--locked"]))
+}
+
+fn install(need: &Need) -> Done {
+    println!("{} is missing ({}): installing {}", need.program, need.why, need.packages.join(", "));
+    let install = |words: &[&str]| {
+        // Only where one is not root already, and there is `sudo`.
+        let mut command = if has("sudo") { Command::new("sudo") } else { Command::new("env") };
+        command.args(words);
+        run_command(&mut command)
+    };
+    let mut words = vec!["apt-get", "install", "--yes", "--no-install-recommends"];
+    words.extend(need.packages);
+    install(&["apt-get", "update"]).and_then(|()| install(&words)).map_err(|error| {
+        format!(
+            "{error}; install {} with your own package manager and run this again",
+            need.packages.join(" and ")
+        )
+        .into()
+    })
+}

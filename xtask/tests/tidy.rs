@@ -1,0 +1,99 @@
+//! What ARCHITECTURE.md says about the source, held against the source.
+#![expect(clippy::unwrap_used, clippy::panic, reason = "these are tests")]
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+fn root() -> &'static Path {
+    Path::new(env!("CARGO_MANIFEST_DIR")).parent().unwrap()
+}
+
+fn read(path: &str) -> String {
+    fs::read_to_string(root().join(path)).unwrap_or_else(|error| panic!("{path}: {error}"))
+}
+
+/// Every Rust file of the workspace, with its path from the root.
+fn sources() -> Vec<(String, String)> {
+    let mut found = Vec::new();
+    let mut folders = vec![root().join("crates"), root().join("xtask"), root().join("fuzz/fuzz_targets")];
+    while let Some(folder) = folders.pop() {
+        for entry in fs::read_dir(&folder).unwrap() {
+            let path: PathBuf = entry.unwrap().path();
+            if path.is_dir() && path.file_name().is_none_or(|name| name != "target") {
+                folders.push(path);
+            } else if path.extension().is_some_and(|extension| extension == "rs") {
+                let name = path.strip_prefix(root()).unwrap().to_string_lossy().into_owned();
+                found.push((name, fs::read_to_string(&path).unwrap()));
+            }
+        }
+    }
+    assert!(found.len() > 40, "only {} files were found", found.len());
+    found
+}
+
+#[test]
+fn the_machine_fits_on_its_page_and_knows_no_io_clock_or_store() {
+    let machine = read("crates/onceward/src/machine.rs");
+    assert!(machine.lines().count() <= 300, "machine.rs has {} lines", machine.lines().count());
+    for word in [
+        "async",
+        "await",
+        "tokio",
+        "SystemTime",
+        "Instant",
+        "crate::store",
+        "crate::engine",
+        "panic!",
+        "unwrap",
+    ] {
+        assert!(!machine.contains(word), "machine.rs knows about {word}");
+    }
+}
+
+#[test]
+fn the_store_trait_has_four_methods() {
+    let store = read("crates/onceward/src/store.rs");
+    let start = store.find("pub trait Store").unwrap();
+    let body = &store[start..start + store[start..].find("\n}").unwrap()];
+    assert_eq!(body.matches("fn ").count(), 4, "resist the fifth");
+}
+
+#[test]
+fn only_two_files_read_the_clock_wait_or_draw_random_numbers() {
+    let exempt: Vec<_> = sources()
+        .into_iter()
+        .filter(|(path, text)| path != "xtask/tests/tidy.rs" && text.contains("clippy::disallowed_methods"))
+        .map(|(path, _)| path)
+        .collect();
+    for path in exempt {
+        let known = ["crates/onceward/src/time.rs", "crates/onceward/src/entropy.rs"];
+        assert!(known.contains(&path.as_str()), "{path} reads the machine's clock or randomness");
+    }
+}
+
+#[test]
+fn the_library_depends_on_no_particular_database_and_on_no_http() {
+    let manifest = read("crates/onceward/Cargo.toml");
+    let dependencies = manifest.split("[dev-dependencies]").next().unwrap();
+    for name in ["rusqlite", "postgres", "redis", "hyper", "axum", "http"] {
+        assert!(!dependencies.lines().any(|line| line.starts_with(name)), "the library depends on {name}");
+    }
+}
+
+#[test]
+fn no_test_is_switched_off_and_nothing_is_left_to_do() {
+    let switched_off = concat!("#[", "ignore");
+    let left = concat!("todo", "!(");
+    for (path, text) in sources() {
+        assert!(!text.contains(switched_off), "{path} switches a test off");
+        assert!(!text.contains(left), "{path} leaves something to do");
+    }
+}
+
+#[test]
+fn files_stay_readable() {
+    for (path, text) in sources() {
+        let lines = text.lines().count();
+        assert!(lines <= 600, "{path} has {lines} lines: it has become two files");
+    }
+}
