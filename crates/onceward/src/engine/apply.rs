@@ -67,6 +67,18 @@ pub(super) struct Failed {
     pub ambiguous: Ambiguous,
 }
 
+impl Failed {
+    /// What the caller is told. Whoever would go on without a store must know that a claim may be in it.
+    pub(super) fn told(self) -> EngineError {
+        match (self.ambiguous, self.error) {
+            (Ambiguous::Maybe, EngineError::Store(StoreError::Unavailable { reason })) => {
+                StoreError::Ambiguous { reason }.into()
+            }
+            (_, error) => error,
+        }
+    }
+}
+
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Ambiguous {
     /// Nothing of this event is in the store, nor will it be.

@@ -77,7 +77,7 @@ impl Inner {
                 if failed.ambiguous == Ambiguous::Maybe {
                     self.give_back(id, owner, Terms::default().lease);
                 }
-                return Err(failed.error);
+                return Err(failed.told());
             }
         };
         // After an ambiguous write the machine sees a running tenure; the owner token tells that it is this one.
@@ -145,7 +145,7 @@ impl Inner {
                 if failed.ambiguous == Ambiguous::Maybe && claim.owner.is_none() {
                     self.give_back(id, owner, claim.terms.lease);
                 }
-                return Err(failed.error);
+                return Err(failed.told());
             }
         };
         if applied.wrote == Wrote::Record {
