@@ -4,7 +4,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use crate::claim::Claim;
-use crate::record::{Fence, Letter, Outcome, Record, RecoveryPoint, Reply};
+use crate::outcome::{Outcome, RecoveryPoint, Reply};
+use crate::record::{Fence, Letter, Record};
 use crate::{OwnerToken, Timestamp};
 
 /// The store's time, twice: as it is, and as far as expiry may trust it.

@@ -24,6 +24,7 @@ mod id;
 mod key;
 pub mod machine;
 mod memory;
+mod outcome;
 mod record;
 mod scope;
 mod secret;
@@ -42,10 +43,8 @@ pub use fingerprint::{Fingerprint, Profile, ProfileId};
 pub use id::{Identity, IdentityError, NotARecordId, RecordId};
 pub use key::{ByteClass, Key, KeyError, Syntax};
 pub use memory::MemoryStore;
-pub use record::{
-    Evidence, Fence, Letter, OnLapse, Outcome, Record, RecoveryPoint, RecoveryPointError, Reply, State,
-    Subject, Terms, Verdict,
-};
+pub use outcome::{Evidence, Outcome, RecoveryPoint, RecoveryPointError, Reply, Verdict};
+pub use record::{Fence, Letter, OnLapse, Record, State, Subject, Terms};
 pub use scope::{Scope, ScopeError};
 pub use secret::{Secret, SecretTooShort};
 pub use time::{Clock, SystemClock, Timestamp};

@@ -10,7 +10,8 @@ use std::time::Duration;
 use crate::claim::Claim;
 use crate::event::{Answer, Decision, Event, Expiry, Moment, Notice, Refusal, Resolution, Step, Write};
 use crate::fingerprint::Comparison;
-use crate::record::{Evidence, Fence, Letter, OnLapse, Outcome, Record, RecoveryPoint, Reply, State};
+use crate::outcome::{Evidence, Outcome, RecoveryPoint, Reply};
+use crate::record::{Fence, Letter, OnLapse, Record, State};
 use crate::{OwnerToken, Timestamp};
 
 /// Doubling stops here: a probe that failed ten times is asked again at a steady, bounded pace.

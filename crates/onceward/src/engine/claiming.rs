@@ -11,7 +11,8 @@ use super::reservation::{Held, Reservation};
 use super::{Claimed, Engine, EngineError, Inner, Ran, Stage};
 use crate::claim::Claim;
 use crate::event::{Answer, Decision, Event, Refusal, Write};
-use crate::record::{Outcome, Record, State, Terms};
+use crate::outcome::Outcome;
+use crate::record::{Record, State, Terms};
 use crate::time::{Stopwatch, instant, sleep};
 use crate::{OwnerToken, RecordId, Timestamp};
 

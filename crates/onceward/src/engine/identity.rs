@@ -9,7 +9,8 @@ use std::sync::Arc;
 use bytes::Bytes;
 
 use super::options::IdentityChange;
-use crate::record::{Fence, Record, Reply, State, Subject, Terms};
+use crate::outcome::Reply;
+use crate::record::{Fence, Record, State, Subject, Terms};
 use crate::store::{Seen, Store, StoreError, Swapped};
 use crate::{Fingerprint, Identity, OwnerToken, RecordId, Timestamp};
 

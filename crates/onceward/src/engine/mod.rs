@@ -45,7 +45,7 @@ use self::clock::StoreClock;
 use crate::claim::Claim;
 use crate::entropy::Instance;
 use crate::event::Refusal;
-use crate::record::{Outcome, Reply};
+use crate::outcome::{Outcome, Reply};
 use crate::store::{Store, StoreError};
 use crate::time::{Clock, instant};
 use crate::{Identity, RecordId, Timestamp};

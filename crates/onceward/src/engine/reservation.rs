@@ -1,6 +1,7 @@
 //! What whoever executes holds.
 
 use std::fmt;
+use std::ops::Deref;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -9,7 +10,8 @@ use super::operate::{By, Settled, settled};
 use super::{EngineError, Inner};
 use crate::RecordId;
 use crate::event::{Answer, Event};
-use crate::record::{Fence, Outcome, Record, RecoveryPoint};
+use crate::outcome::{Outcome, RecoveryPoint};
+use crate::record::{Fence, Record};
 use crate::store::Stamped;
 use crate::time::{Instant, Stopwatch, instant};
 
@@ -115,13 +117,14 @@ impl Tenure {
 ///
 /// It must be settled. Dropping it releases nothing: nobody could tell whether the work was done, so the lease lapses
 /// and the outcome becomes unknown.
+#[derive(Debug)]
 #[must_use = "a reservation that is not settled becomes an unknown outcome when its lease lapses"]
 pub struct Reservation {
-    held: Arc<Held>,
+    operation: Operation,
     settled: Settlement,
 }
 
-#[derive(PartialEq, Eq)]
+#[derive(Debug, PartialEq, Eq)]
 enum Settlement {
     Open,
     Done,
@@ -129,48 +132,18 @@ enum Settlement {
 
 impl Reservation {
     pub(super) fn new(held: Arc<Held>) -> Self {
-        Self { held, settled: Settlement::Open }
+        Self { operation: Operation { held }, settled: Settlement::Open }
     }
 
     pub(super) fn into_held(mut self) -> Arc<Held> {
         self.settled = Settlement::Done;
-        self.held.clone()
-    }
-
-    /// Where the record lives.
-    pub fn id(&self) -> RecordId {
-        self.held.id
-    }
-
-    /// What every write must name.
-    pub fn fence(&self) -> Fence {
-        self.held.fence
-    }
-
-    /// Which tenure this is: 1, or more after a Resume.
-    pub fn attempt(&self) -> u32 {
-        self.held.record().attempt
-    }
-
-    /// The last phase that was committed. Work begins after it.
-    pub fn recovery_point(&self) -> Option<RecoveryPoint> {
-        self.held.record().recovery_point
-    }
-
-    /// Extends the lease.
-    pub async fn renew(&self) -> Result<Tenure, EngineError> {
-        self.held.renew().await
-    }
-
-    /// Notes that a phase was committed, and extends the lease.
-    pub async fn checkpoint(&self, point: RecoveryPoint) -> Result<Tenure, EngineError> {
-        self.held.checkpoint(point).await
+        self.operation.held.clone()
     }
 
     /// Ends the tenure. A store that is away is asked again for as long as the engine's patience for it lasts.
     pub async fn settle(mut self, outcome: Outcome) -> Result<Settled, EngineError> {
-        let until = instant() + self.held.inner.limits.settle_patience;
-        let settled = self.held.settle(outcome, until).await;
+        let until = instant() + self.operation.held.inner.limits.settle_patience;
+        let settled = self.operation.held.settle(outcome, until).await;
         self.settled = Settlement::Done;
         settled
     }
@@ -179,18 +152,21 @@ impl Reservation {
 impl Drop for Reservation {
     fn drop(&mut self) {
         if self.settled == Settlement::Open {
-            tracing::warn!(id = %self.held.id, "a reservation was dropped unsettled: its outcome will be unknown");
+            tracing::warn!(id = %self.id(), "a reservation was dropped unsettled: its outcome will be unknown");
         }
     }
 }
 
-impl fmt::Debug for Reservation {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Reservation").field("id", &self.held.id).field("fence", &self.held.fence).finish()
+impl Deref for Reservation {
+    type Target = Operation;
+
+    fn deref(&self) -> &Operation {
+        &self.operation
     }
 }
 
-/// What work that runs knows about itself. Settling is the engine's: the work returns its outcome.
+/// What work that runs knows about itself, and may do under its tenure. Settling is not among it: work returns its outcome
+/// to the engine, and a [`Reservation`] is settled once.
 #[derive(Clone)]
 pub struct Operation {
     pub(super) held: Arc<Held>,
@@ -202,7 +178,7 @@ impl Operation {
         self.held.id
     }
 
-    /// Names this tenure.
+    /// Names this tenure. Every write must present it.
     pub fn fence(&self) -> Fence {
         self.held.fence
     }
@@ -215,6 +191,11 @@ impl Operation {
     /// The last phase that was committed. Work begins after it.
     pub fn recovery_point(&self) -> Option<RecoveryPoint> {
         self.held.record().recovery_point
+    }
+
+    /// Extends the lease. An engine that runs the work does so by itself.
+    pub async fn renew(&self) -> Result<Tenure, EngineError> {
+        self.held.renew().await
     }
 
     /// Notes that a phase was committed, and extends the lease.

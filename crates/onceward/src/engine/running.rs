@@ -18,7 +18,7 @@ use super::{Claimed, EngineError, Inner, Ran, Stage};
 use crate::RecordId;
 use crate::claim::Claim;
 use crate::event::Refusal;
-use crate::record::Outcome;
+use crate::outcome::Outcome;
 use crate::time::{Instant, instant, sleep};
 
 /// What came of one try to claim and run.

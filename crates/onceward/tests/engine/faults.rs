@@ -7,7 +7,7 @@ use onceward::store::StoreError;
 use onceward::{EngineError, MemoryStore, Outcome, Ran, Refusal, Reply, State};
 use onceward_testkit::{Fault, FaultyStore, Method};
 
-use super::{Ledger, SECOND, claim, clock, engine, engine_on, id};
+use super::{Ledger, SECOND, claim, clock, engine, engine_on, id, pay, retry};
 
 /// The first swap of an engine is its identity: claims begin with the second.
 const CLAIM: u64 = 2;
@@ -21,7 +21,7 @@ async fn faulty(script: Vec<(Method, u64, Fault)>) -> (onceward::Engine, MemoryS
 #[tokio::test(start_paused = true)]
 async fn a_store_that_is_away_at_the_claim_dispatches_nothing() {
     let (engine, _) = faulty(vec![(Method::Swap, CLAIM, Fault::Unavailable)]).await;
-    let ran = engine.run(claim(), async |_| panic!("must not execute")).await;
+    let ran = retry(&engine).await;
     assert!(matches!(ran, Err(EngineError::Store(StoreError::Unavailable { .. }))), "{ran:?}");
 }
 
@@ -29,8 +29,7 @@ async fn a_store_that_is_away_at_the_claim_dispatches_nothing() {
 async fn a_claim_whose_answer_was_lost_recognises_itself_and_executes_once() {
     let (engine, _) = faulty(vec![(Method::Swap, CLAIM, Fault::AnswerLost)]).await;
     let ledger = Ledger::default();
-    let worker = ledger.clone();
-    let ran = engine.run(claim(), async move |_| worker.execute()).await.unwrap();
+    let ran = pay(&engine, &ledger).await.unwrap();
     assert!(matches!(ran, Ran::Executed { .. }), "{ran:?}");
     assert_eq!(ledger.count(), 1);
 }
@@ -39,8 +38,7 @@ async fn a_claim_whose_answer_was_lost_recognises_itself_and_executes_once() {
 async fn a_claim_that_never_arrived_is_made_again() {
     let (engine, _) = faulty(vec![(Method::Swap, CLAIM, Fault::CallLost)]).await;
     let ledger = Ledger::default();
-    let worker = ledger.clone();
-    let ran = engine.run(claim(), async move |_| worker.execute()).await.unwrap();
+    let ran = pay(&engine, &ledger).await.unwrap();
     assert!(matches!(ran, Ran::Executed { .. }), "{ran:?}");
     assert_eq!(ledger.count(), 1);
 }
@@ -51,7 +49,7 @@ async fn a_claim_that_cannot_be_found_out_is_refused_and_given_back_so_that_the_
     // The first load is the engine's identity; the next ones look for the claim, until patience ends.
     script.extend((2..=9).map(|call| (Method::Load, call, Fault::Unavailable)));
     let (engine, _) = faulty(script).await;
-    let ran = engine.run(claim(), async |_| panic!("must not execute")).await;
+    let ran = retry(&engine).await;
     // Whoever would rather go on without a store must hear that a claim may be in it.
     assert!(matches!(ran, Err(EngineError::Store(StoreError::Ambiguous { .. }))), "{ran:?}");
     onceward::time::sleep(SECOND * 5).await;
@@ -65,14 +63,13 @@ async fn invariant_02_no_answer_is_given_before_its_settlement_is_durable() {
     let script = (SETTLE..40).map(|call| (Method::Swap, call, Fault::Unavailable)).collect();
     let (engine, store) = faulty(script).await;
     let ledger = Ledger::default();
-    let worker = ledger.clone();
-    let ran = engine.run(claim(), async move |_| worker.execute()).await.unwrap();
+    let ran = pay(&engine, &ledger).await.unwrap();
     assert!(matches!(ran, Ran::Unknown(_)), "{ran:?}");
     assert_eq!(ledger.count(), 1);
     // When the store is back, what really happened is stored after all, and every retry gets it.
     onceward::time::sleep(Duration::from_secs(120)).await;
     let reader = engine_on(store).await;
-    let ran = reader.run(claim(), async |_| panic!("must not execute")).await.unwrap();
+    let ran = retry(&reader).await.unwrap();
     assert!(matches!(ran, Ran::Replayed { .. }), "{ran:?}");
 }
 
@@ -102,8 +99,7 @@ async fn a_completion_whose_answer_was_lost_is_written_once_and_counts_as_execut
     for fault in [Fault::AnswerLost, Fault::CallLost, Fault::Unavailable, Fault::Overloaded] {
         let (engine, _) = faulty(vec![(Method::Swap, SETTLE, fault)]).await;
         let ledger = Ledger::default();
-        let worker = ledger.clone();
-        let ran = engine.run(claim(), async move |_| worker.execute()).await.unwrap();
+        let ran = pay(&engine, &ledger).await.unwrap();
         assert!(matches!(ran, Ran::Executed { .. }), "{ran:?}");
         assert_eq!(ledger.count(), 1);
     }
@@ -113,17 +109,16 @@ async fn a_completion_whose_answer_was_lost_is_written_once_and_counts_as_execut
 async fn invariant_06_a_record_that_cannot_be_read_is_never_taken_for_absent() {
     let (engine, store, _) = engine().await;
     let ledger = Ledger::default();
-    let worker = ledger.clone();
-    engine.run(claim(), async move |_| worker.execute()).await.unwrap();
+    pay(&engine, &ledger).await.unwrap();
     store.damage(id(), |bytes| bytes[20] ^= 1);
     let fresh = engine_on(store.clone()).await;
-    let ran = fresh.run(claim(), async |_| panic!("must not execute")).await;
+    let ran = retry(&fresh).await;
     assert!(matches!(ran, Err(EngineError::Store(StoreError::Unreadable { .. }))), "{ran:?}");
 
     // An operator who knows what it was can say so by its id; the key is answered again.
     let verdict = onceward::event::Resolution::Completed(Arc::new(Reply::new("from the ledger")));
     fresh.resolve(id(), verdict, "ops", "restored by hand").await.unwrap();
-    match fresh.run(claim(), async |_| panic!("must not execute")).await.unwrap() {
+    match retry(&fresh).await.unwrap() {
         Ran::Replayed { reply, .. } => assert_eq!(reply.body, "from the ledger"),
         other => panic!("{other:?}"),
     }
@@ -146,14 +141,13 @@ async fn a_lapsed_claim_of_a_dead_process_becomes_unknown_by_sweeping_alone() {
 async fn a_clock_that_jumps_a_day_forward_makes_leases_lapse_and_executes_nothing_again() {
     let (engine, _, clock) = engine().await;
     let ledger = Ledger::default();
-    let worker = ledger.clone();
-    engine.run(claim(), async move |_| worker.execute()).await.unwrap();
+    pay(&engine, &ledger).await.unwrap();
     let onceward::Claimed::Reserved(running) = engine.claim(super::claim_of("running", "b")).await.unwrap()
     else {
         panic!("not reserved")
     };
     clock.advance(Duration::from_secs(48 * 3600));
-    let ran = engine.run(claim(), async |_| panic!("must not execute")).await.unwrap();
+    let ran = retry(&engine).await.unwrap();
     assert!(matches!(ran, Ran::Replayed { .. }), "{ran:?}");
     let ran =
         engine.run(super::claim_of("running", "b"), async |_| panic!("must not execute")).await.unwrap();

@@ -9,7 +9,7 @@ use onceward::{
 };
 use tokio::sync::oneshot;
 
-use super::{SECOND, claim, claim_of, clock, identity_of_tests, options};
+use super::{SECOND, claim, claim_of, clock, identity_of_tests, options, retry};
 
 async fn limited(limits: Limits) -> Engine {
     let store = MemoryStore::with_clock(clock());
@@ -37,7 +37,7 @@ async fn occupy(engine: &Engine, key: &'static str) -> oneshot::Sender<()> {
 async fn invariant_09_one_execution_more_than_the_limit_is_shed_before_it_claims() {
     let engine = limited(Limits { executions: 2, ..Limits::default() }).await;
     let busy = [occupy(&engine, "a").await, occupy(&engine, "b").await];
-    let ran = engine.run(claim(), async |_| panic!("must not execute")).await;
+    let ran = retry(&engine).await;
     assert_eq!(ran, Err(EngineError::Overloaded { what: "executions", limit: 2 }));
     assert_eq!(engine.load(super::id()).await.unwrap(), None, "nothing was claimed");
     for go in busy {

@@ -14,8 +14,8 @@ use std::time::Duration;
 
 use onceward::store::Store;
 use onceward::{
-    Claim, Engine, EngineOptions, Fingerprint, Identity, Instance, Key, MemoryStore, Outcome, RecordId,
-    Reply, Scope, Timestamp,
+    Claim, Engine, EngineError, EngineOptions, Fingerprint, Identity, Instance, Key, MemoryStore, Outcome,
+    Ran, RecordId, Reply, Scope, Timestamp,
 };
 use onceward_testkit::VirtualClock;
 
@@ -70,3 +70,14 @@ fn id() -> RecordId {
 }
 
 const SECOND: Duration = Duration::from_secs(1);
+
+/// A request that does the work if it may.
+async fn pay(engine: &Engine, ledger: &Ledger) -> Result<Ran, EngineError> {
+    let worker = ledger.clone();
+    engine.run(claim(), async move |_| worker.execute()).await
+}
+
+/// A request that must not come to execute.
+async fn retry(engine: &Engine) -> Result<Ran, EngineError> {
+    engine.run(claim(), async |_| panic!("a retry must not execute")).await
+}

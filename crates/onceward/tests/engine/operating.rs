@@ -7,7 +7,7 @@ use onceward::event::{Expiry, Resolution};
 use onceward::store::{Filter, Scan, Which};
 use onceward::{Engine, MemoryStore, Operated, Outcome, Ran, Refusal, Reply, State, Sweeping, Terms};
 
-use super::{Ledger, SECOND, claim, claim_of, clock, engine, id, identity_of_tests, options};
+use super::{Ledger, SECOND, claim, claim_of, clock, engine, id, identity_of_tests, options, pay, retry};
 
 async fn unknown(engine: &Engine) {
     let ran = engine.run(claim(), async |_| Outcome::Unknown("hung up".to_owned())).await.unwrap();
@@ -24,7 +24,7 @@ async fn the_first_resolver_wins_and_the_second_is_told_who_it_was() {
         Operated::Conflict(Some(stamped)) => assert_eq!(stamped.record.verdict.unwrap().by, "ann"),
         other => panic!("{other:?}"),
     }
-    match engine.run(claim(), async |_| panic!("must not execute")).await.unwrap() {
+    match retry(&engine).await.unwrap() {
         Ran::Replayed { reply, .. } => assert_eq!(reply.body, "it was charged"),
         other => panic!("{other:?}"),
     }
@@ -36,8 +36,7 @@ async fn a_verdict_that_it_did_not_happen_lets_the_next_try_execute() {
     unknown(&engine).await;
     engine.resolve(id(), Resolution::Retryable, "ann", "not in the ledger").await.unwrap();
     let ledger = Ledger::default();
-    let worker = ledger.clone();
-    let ran = engine.run(claim(), async move |_| worker.execute()).await.unwrap();
+    let ran = pay(&engine, &ledger).await.unwrap();
     assert!(matches!(ran, Ran::Executed { .. }), "{ran:?}");
     assert_eq!(ledger.count(), 1);
 }
@@ -50,11 +49,11 @@ async fn a_webhook_that_comes_before_the_lease_lapses_is_used_when_it_does() {
     };
     let reply = Arc::new(Reply::new("from the webhook"));
     assert!(matches!(engine.testify(id(), reply, "psp").await.unwrap(), Operated::Applied(_)));
-    let early = engine.run(claim(), async |_| panic!("must not execute")).await.unwrap();
+    let early = retry(&engine).await.unwrap();
     assert!(matches!(early, Ran::Refused(Refusal::InProgress { .. })), "{early:?}");
     drop(reservation);
     onceward::time::sleep(Duration::from_secs(61)).await;
-    match engine.run(claim(), async |_| panic!("must not execute")).await.unwrap() {
+    match retry(&engine).await.unwrap() {
         Ran::Replayed { reply, .. } => assert_eq!(reply.body, "from the webhook"),
         other => panic!("{other:?}"),
     }
@@ -68,7 +67,7 @@ async fn a_probe_that_never_knows_ends_among_the_dead_letters() {
         assert!(matches!(engine.inconclusive(id(), SECOND, 3).await.unwrap(), Operated::Applied(_)));
     }
     assert!(matches!(engine.inconclusive(id(), SECOND, 3).await.unwrap(), Operated::Conflict(_)));
-    match engine.run(claim(), async |_| panic!("must not execute")).await.unwrap() {
+    match retry(&engine).await.unwrap() {
         Ran::Refused(Refusal::Unknown { letter, .. }) => assert_eq!(letter, onceward::Letter::Dead),
         other => panic!("{other:?}"),
     }
@@ -80,8 +79,7 @@ async fn an_operators_early_expiry_ends_the_window_when_every_cache_has_noticed(
     let ledger = Ledger::default();
     for (wait, executions) in [(0, 1), (59, 1), (2, 2)] {
         onceward::time::sleep(SECOND * wait).await;
-        let worker = ledger.clone();
-        engine.run(claim(), async move |_| worker.execute()).await.unwrap();
+        pay(&engine, &ledger).await.unwrap();
         assert_eq!(ledger.count(), executions);
         if wait == 0 {
             assert!(matches!(engine.expire(id()).await.unwrap(), Operated::Applied(_)));

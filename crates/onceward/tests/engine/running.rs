@@ -6,15 +6,14 @@ use std::time::Duration;
 use onceward::{Claimed, Engine, Outcome, Ran, Refusal, Reply, State, Tenure, Terms};
 use tokio::sync::{Notify, oneshot};
 
-use super::{Ledger, SECOND, claim, claim_of, engine, id};
+use super::{Ledger, SECOND, claim, claim_of, engine, id, pay, retry};
 
 #[tokio::test(start_paused = true)]
 async fn a_retry_gets_the_first_answer_and_nothing_runs_again() {
     let (engine, _, _) = engine().await;
     let ledger = Ledger::default();
     for round in 0..3 {
-        let worker = ledger.clone();
-        let ran = engine.run(claim(), async move |_| worker.execute()).await.unwrap();
+        let ran = pay(&engine, &ledger).await.unwrap();
         match (round, ran) {
             (0, Ran::Executed { reply, .. }) | (_, Ran::Replayed { reply, .. }) => {
                 assert_eq!((reply.status, &reply.body[..]), (201, &b"execution 1"[..]));
@@ -53,7 +52,7 @@ async fn a_panic_is_an_unknown_outcome_and_never_runs_again() {
     let work = async |_| -> Outcome { std::panic::resume_unwind(Box::new("on purpose")) };
     let ran = engine.run(claim(), work).await.unwrap();
     assert!(matches!(ran, Ran::Unknown(_)), "{ran:?}");
-    let retried = engine.run(claim(), async |_| panic!("must not execute")).await.unwrap();
+    let retried = retry(&engine).await.unwrap();
     assert!(matches!(retried, Ran::Refused(Refusal::Unknown { .. })), "{retried:?}");
 }
 
@@ -76,8 +75,7 @@ async fn work_that_was_not_done_may_be_tried_again() {
     let ran =
         engine.run(claim(), async |_| Outcome::Retryable("connection refused".to_owned())).await.unwrap();
     assert_eq!(ran, Ran::Retryable("connection refused".to_owned()));
-    let worker = ledger.clone();
-    let ran = engine.run(claim(), async move |_| worker.execute()).await.unwrap();
+    let ran = pay(&engine, &ledger).await.unwrap();
     assert!(matches!(ran, Ran::Executed { .. }), "{ran:?}");
     assert_eq!(ledger.count(), 1);
 }
@@ -121,10 +119,10 @@ async fn work_that_outlives_its_timeout_is_unknown_and_its_late_answer_is_the_tr
         .await
         .unwrap();
     assert!(matches!(ran, Ran::Unknown(_)), "{ran:?}");
-    let early = engine.run(claim(), async |_| panic!("must not execute")).await.unwrap();
+    let early = retry(&engine).await.unwrap();
     assert!(matches!(early, Ran::Refused(Refusal::Unknown { .. })), "{early:?}");
     onceward::time::sleep(SECOND * 10).await;
-    let late = engine.run(claim(), async |_| panic!("must not execute")).await.unwrap();
+    let late = retry(&engine).await.unwrap();
     assert!(matches!(late, Ran::Replayed { .. }), "{late:?}");
     assert_eq!(ledger.count(), 1);
 }
@@ -161,7 +159,7 @@ async fn a_process_that_slept_between_claim_and_work_does_not_begin() {
         Engine::open(Arc::new(store.clone()), super::identity_of_tests(), super::options(2).clock(sleeping))
             .await
             .unwrap();
-    let ran = engine.run(claim(), async |_| panic!("must not begin")).await.unwrap();
+    let ran = retry(&engine).await.unwrap();
     assert!(matches!(ran, Ran::Retryable(_)), "{ran:?}");
     let state = engine.load(id()).await.unwrap().unwrap().record.state;
     assert!(matches!(state, State::FailedRetryable { .. }), "{state:?}");
@@ -185,10 +183,10 @@ async fn dropping_a_reservation_releases_nothing_and_its_outcome_becomes_unknown
     let (engine, _, _) = engine().await;
     let Claimed::Reserved(reservation) = engine.claim(claim()).await.unwrap() else { panic!("not reserved") };
     drop(reservation);
-    let ran = engine.run(claim(), async |_| panic!("must not execute")).await.unwrap();
+    let ran = retry(&engine).await.unwrap();
     assert!(matches!(ran, Ran::Refused(Refusal::InProgress { .. })), "{ran:?}");
     onceward::time::sleep(Duration::from_secs(61)).await;
-    let ran = engine.run(claim(), async |_| panic!("must not execute")).await.unwrap();
+    let ran = retry(&engine).await.unwrap();
     assert!(matches!(ran, Ran::Refused(Refusal::Unknown { .. })), "{ran:?}");
 }
 
@@ -247,7 +245,7 @@ async fn a_lapsed_operation_with_a_recovery_point_is_resumed_from_there() {
     assert!(second.fence() > old_fence);
     assert_eq!(engine.renew(id, old_fence).await.unwrap(), Tenure::Over);
     second.settle(Outcome::completed(Reply::new("done"))).await.unwrap();
-    let ran = engine.run(claim(), async |_| panic!("must not execute")).await.unwrap();
+    let ran = retry(&engine).await.unwrap();
     assert!(matches!(ran, Ran::Replayed { .. }), "{ran:?}");
 }
 

@@ -1,0 +1,138 @@
+//! How an execution can end, and what is kept of it.
+
+use std::sync::Arc;
+
+use bytes::Bytes;
+use serde::{Deserialize, Serialize};
+
+use crate::Timestamp;
+use crate::record::Fence;
+
+/// What a retry gets back.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Reply {
+    /// An HTTP status; 200 where the work is not HTTP.
+    pub status: u16,
+    /// Header names and values in order, every value of a repeated name included.
+    pub headers: Vec<(String, Bytes)>,
+    /// The body.
+    pub body: Bytes,
+    /// The caller's own version of its replies, so that a new release can tell an old reply.
+    pub version: u32,
+}
+
+impl Reply {
+    /// A reply of status 200 without headers, for work that is not HTTP.
+    pub fn new(body: impl Into<Bytes>) -> Self {
+        Self { status: 200, headers: Vec::new(), body: body.into(), version: 1 }
+    }
+
+    /// The same reply with another status.
+    pub fn with_status(mut self, status: u16) -> Self {
+        self.status = status;
+        self
+    }
+
+    /// What it weighs in a cache or against a limit.
+    pub fn bytes(&self) -> usize {
+        self.headers.iter().map(|(name, value)| name.len() + value.len()).sum::<usize>() + self.body.len()
+    }
+}
+
+/// A phase that was committed, and what the next one needs to know.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct RecoveryPoint {
+    name: String,
+    data: Bytes,
+}
+
+/// A recovery point that cannot be kept.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum RecoveryPointError {
+    /// The name is empty or long.
+    #[error("the recovery point {name:?} must have a name of 1 to {} bytes", RecoveryPoint::MAX_NAME_BYTES)]
+    Name {
+        /// The name's beginning.
+        name: String,
+    },
+    /// The data would not fit.
+    #[error(
+        "the recovery point {name:?} carries {found} bytes, but at most {} are kept: store the rest yourself and keep a reference",
+        RecoveryPoint::MAX_DATA_BYTES
+    )]
+    Data {
+        /// The point's name.
+        name: String,
+        /// How much it carried.
+        found: usize,
+    },
+}
+
+impl RecoveryPoint {
+    /// A name that people read in a list.
+    pub const MAX_NAME_BYTES: usize = 64;
+    /// A recovery point is written on every phase: it holds references, not documents.
+    pub const MAX_DATA_BYTES: usize = 16 * 1024;
+
+    /// Names a phase that was committed.
+    pub fn new(name: &str, data: impl Into<Bytes>) -> Result<Self, RecoveryPointError> {
+        let data = data.into();
+        if name.is_empty() || name.len() > Self::MAX_NAME_BYTES {
+            return Err(RecoveryPointError::Name { name: name.chars().take(64).collect() });
+        }
+        if data.len() > Self::MAX_DATA_BYTES {
+            return Err(RecoveryPointError::Data { name: name.to_owned(), found: data.len() });
+        }
+        Ok(Self { name: name.to_owned(), data })
+    }
+
+    /// The phase.
+    pub fn name(&self) -> &str {
+        &self.name
+    }
+
+    /// What the next phase needs to know.
+    pub const fn data(&self) -> &Bytes {
+        &self.data
+    }
+}
+
+/// How an execution ended.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Outcome {
+    /// It happened, and this is the answer.
+    Completed(Arc<Reply>),
+    /// It is proven not to have happened. The words say why, without keys or bodies.
+    Retryable(String),
+    /// Nobody can be sure. The words say why, without keys or bodies.
+    Unknown(String),
+}
+
+impl Outcome {
+    /// It happened, and this is the answer.
+    pub fn completed(reply: Reply) -> Self {
+        Self::Completed(Arc::new(reply))
+    }
+}
+
+/// A completed result that came when it could not be applied: from an owner that was fenced, or before the lease lapsed.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Evidence {
+    /// The tenure it speaks of.
+    pub fence: Fence,
+    /// The answer.
+    pub reply: Arc<Reply>,
+    /// When it came.
+    pub at: Timestamp,
+}
+
+/// Who decided an unknown outcome, and why.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Verdict {
+    /// An operator, a webhook, a probe.
+    pub by: String,
+    /// In their own words.
+    pub reason: String,
+    /// When.
+    pub at: Timestamp,
+}
