@@ -11,6 +11,8 @@ pub(crate) enum Walk {
     Reconcile,
     /// What has an expiry, by it.
     Expiry,
+    /// What has an expiry within one minute of many, by the order of the first claims.
+    Crowd,
     /// Everything, by the order of the first claims.
     All,
 }
@@ -21,6 +23,7 @@ impl Walk {
             Self::Leases => b'l',
             Self::Reconcile => b'r',
             Self::Expiry => b'e',
+            Self::Crowd => b'c',
             Self::All => b'a',
         }
     }
@@ -29,27 +32,34 @@ impl Walk {
 /// A place between two rows of a walk.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Position {
+    pub walk: Walk,
     pub due_at: i64,
     pub number: i64,
 }
 
-impl Position {
-    pub(crate) const START: Self = Self { due_at: i64::MIN, number: i64::MIN };
+/// Cursors outlive the process that gave them, in a client's hands: another layout gets another number.
+const FORMAT: u8 = 1;
 
-    pub(crate) fn cursor(self, walk: Walk) -> Cursor {
-        let mut bytes = vec![FORMAT, walk.tag()];
+impl Position {
+    pub(crate) const fn start(walk: Walk) -> Self {
+        Self { walk, due_at: i64::MIN, number: i64::MIN }
+    }
+
+    pub(crate) fn cursor(self) -> Cursor {
+        let mut bytes = vec![FORMAT, self.walk.tag()];
         bytes.extend(self.due_at.to_be_bytes());
         bytes.extend(self.number.to_be_bytes());
         Cursor::from_bytes(bytes)
     }
 
-    pub(crate) fn read(cursor: &Cursor, walk: Walk) -> Result<Self, StoreError> {
+    /// Reads a cursor of one of these walks.
+    pub(crate) fn read(cursor: &Cursor, walks: &[Walk]) -> Result<Self, StoreError> {
         let parse = || {
             let (&[format, tag], rest) = cursor.as_bytes().split_first_chunk()?;
             let (due_at, rest) = rest.split_first_chunk()?;
             let number = rest.try_into().ok()?;
-            (format == FORMAT && tag == walk.tag())
-                .then_some(Self { due_at: i64::from_be_bytes(*due_at), number: i64::from_be_bytes(number) })
+            let walk = walks.iter().copied().find(|walk| format == FORMAT && walk.tag() == tag)?;
+            Some(Self { walk, due_at: i64::from_be_bytes(*due_at), number: i64::from_be_bytes(number) })
         };
         parse().ok_or_else(|| StoreError::Refused {
             reason: format!(
@@ -60,22 +70,19 @@ impl Position {
     }
 }
 
-/// Cursors outlive the process that gave them, in a client's hands: another layout gets another number.
-const FORMAT: u8 = 1;
-
 #[cfg(test)]
 mod tests {
     use super::*;
 
     #[test]
     fn a_cursor_is_read_back_for_its_own_list_and_refused_for_any_other() {
-        let position = Position { due_at: 7, number: -3 };
-        let cursor = position.cursor(Walk::Leases);
-        assert_eq!(Position::read(&cursor, Walk::Leases), Ok(position));
-        assert!(matches!(Position::read(&cursor, Walk::All), Err(StoreError::Refused { .. })));
-        for foreign in [&b""[..], b"x", b"\x01l", &[0; 18], &[0; 24]] {
+        let position = Position { walk: Walk::Crowd, due_at: 7, number: -3 };
+        let cursor = position.cursor();
+        assert_eq!(Position::read(&cursor, &[Walk::Expiry, Walk::Crowd]), Ok(position));
+        assert!(matches!(Position::read(&cursor, &[Walk::All]), Err(StoreError::Refused { .. })));
+        for foreign in [&b""[..], b"x", b"\x01c", &[0; 18], &[0; 24]] {
             let foreign = Cursor::from_bytes(foreign);
-            assert!(matches!(Position::read(&foreign, Walk::Leases), Err(StoreError::Refused { .. })));
+            assert!(matches!(Position::read(&foreign, &[Walk::Crowd]), Err(StoreError::Refused { .. })));
         }
     }
 }

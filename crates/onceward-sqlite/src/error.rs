@@ -171,7 +171,7 @@ pub(crate) fn explain(error: &rusqlite::Error, path: &Path) -> String {
 }
 
 /// What is said before the process stops.
-pub(crate) fn fatal(error: &rusqlite::Error, path: &Path) -> String {
+pub(crate) fn fatal(error: &dyn std::fmt::Display, path: &Path) -> String {
     format!(
         "the disk did not confirm a write to {path:?} ({error}). What it holds is uncertain, and asking it again could \
          report success for data that is lost, so the process stops. Everything that was acknowledged is in the file or \

@@ -31,6 +31,7 @@ struct Readme;
 mod batch;
 mod checkpoint;
 mod cursor;
+mod entry;
 mod error;
 mod job;
 mod lock;

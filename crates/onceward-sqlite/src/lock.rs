@@ -91,3 +91,12 @@ fn holder(file: &mut File) -> Option<u32> {
     file.take(16).read_to_string(&mut text).ok()?;
     text.trim().parse().ok()
 }
+
+/// The database's file itself, to sync it. The caller must keep it as long as there are connections to the file.
+pub(crate) fn open(store: &Path) -> Result<File, OpenError> {
+    OpenOptions::new().read(true).write(true).open(store).map_err(|error| OpenError::Path {
+        path: store.to_owned(),
+        problem: error.to_string(),
+        advice: "give this user the right to write the file",
+    })
+}

@@ -2,17 +2,16 @@
 
 use std::path::Path;
 
-use onceward::codec::{self, Unreadable};
-use onceward::store::{Due, Entry, Filter, Page, Scan, StoreError, Which};
-use onceward::{Record, RecordId, Timestamp};
-use rusqlite::{Connection, Row, params};
+use onceward::Timestamp;
+use onceward::store::{Due, Filter, Page, Scan, StoreError, Which};
+use rusqlite::{Connection, OptionalExtension, params};
 
 use crate::batch::micros;
 use crate::cursor::{Position, Walk};
+use crate::entry::entry;
 use crate::error::unavailable;
 use crate::job::Answer;
 use crate::queue::{Queue, Weigh, Weight};
-use crate::versions::version;
 
 /// A page longer than this is a list that nobody reads, and a batch that nobody should make.
 const PAGE_ROWS_MAX: usize = 1_000;
@@ -21,6 +20,9 @@ const PAGE_BYTES_MAX: usize = 4 << 20;
 /// So many rows are looked at for one page, whether they are asked for or not. A page may therefore be empty and still
 /// have a next one: a search through millions of rows must not keep the log from being moved, nor other lists waiting.
 const PAGE_LOOKS_MAX: usize = 10_000;
+/// A minute with more expiries than this is listed when it is over, in the order of the first claims: sorting it for every
+/// page of it, or passing over those whose time has not come, would cost more than the order is worth to a sweeper.
+const CROWD: i64 = 2_000;
 
 /// A list that waits for the thread.
 pub(crate) struct Listing {
@@ -47,31 +49,46 @@ pub(crate) fn run(connection: &Connection, path: &Path, queue: &Queue<Listing>) 
 }
 
 fn page(connection: &Connection, path: &Path, scan: &Scan, now: Timestamp) -> Result<Page, StoreError> {
-    let walk = walk(&scan.which);
-    let after = match &scan.after {
-        Some(cursor) => Position::read(cursor, walk)?,
-        None => Position::START,
+    let walks = walks(&scan.which);
+    let from = match (&scan.after, walks) {
+        (Some(cursor), walks) => Position::read(cursor, walks)?,
+        (None, [walk, ..]) => Position::start(*walk),
+        (None, []) => Position::start(Walk::All),
     };
-    let mut page = Page { now, entries: Vec::new(), next: None };
+    let mut filling = Filling {
+        connection,
+        scan,
+        most: scan.limit.min(PAGE_ROWS_MAX),
+        until: match scan.which {
+            Which::Due(_) => micros(now),
+            Which::Filter(_) => i64::MAX,
+        },
+        at: from,
+        looks: 0,
+        bytes: 0,
+        page: Page { now, entries: Vec::new(), next: None },
+    };
     if scan.limit > 0 {
-        fill(&mut page, connection, scan, walk, after).map_err(|error| unavailable(&error, path))?;
+        filling.fill().map_err(|error| unavailable(&error, path))?;
     }
-    Ok(page)
+    Ok(filling.page)
 }
 
-/// The states that few records are in have an index of their own, which serves the operator's lists too.
-fn walk(which: &Which) -> Walk {
+/// The orders that a list may be in, and the first one it begins with. The states that few records are in have an index
+/// of their own, which serves the operator's lists too.
+fn walks(which: &Which) -> &'static [Walk] {
     match which {
-        Which::Due(Due::Leases) => Walk::Leases,
-        Which::Due(Due::Reconcile) => Walk::Reconcile,
-        Which::Due(Due::Expired) => Walk::Expiry,
-        Which::Filter(Filter { state: Some("in_progress"), .. }) => Walk::Leases,
-        Which::Filter(Filter { state: Some("unknown"), .. }) => Walk::Reconcile,
-        Which::Filter(_) => Walk::All,
+        Which::Due(Due::Leases) => &[Walk::Leases],
+        Which::Due(Due::Reconcile) => &[Walk::Reconcile],
+        Which::Due(Due::Expired) => &[Walk::Expiry, Walk::Crowd],
+        Which::Filter(Filter { state: Some("in_progress"), .. }) => &[Walk::Leases],
+        Which::Filter(Filter { state: Some("unknown"), .. }) => &[Walk::Reconcile],
+        Which::Filter(_) => &[Walk::All],
     }
 }
 
-/// Rows of a walk after a position. Each names its index, so that a list never becomes a sort of the whole table.
+/// Rows of a walk that are due by ?1 and stand after (?2, ?3); of expiries those of one minute. Each names its index, so
+/// that a list never becomes a search through the whole table.
 const fn rows_of(walk: Walk) -> &'static str {
     match walk {
         Walk::Leases => {
@@ -89,8 +106,16 @@ const fn rows_of(walk: Walk) -> &'static str {
         Walk::Expiry => {
             "SELECT number, due_at, id, version, state, created_at, record FROM operations
              INDEXED BY operations_expiry
-             WHERE state IN ('completed', 'failed_retryable') AND due_at <= ?1 AND (due_at, number) > (?2, ?3)
+             WHERE state IN ('completed', 'failed_retryable') AND due_at >> 26 = ?2 >> 26
+               AND due_at <= ?1 AND (due_at, number) > (?2, ?3)
              ORDER BY due_at, number"
+        }
+        Walk::Crowd => {
+            "SELECT number, due_at, id, version, state, created_at, record FROM operations
+             INDEXED BY operations_expiry
+             WHERE state IN ('completed', 'failed_retryable') AND due_at >> 26 = ?2 >> 26
+               AND due_at <= ?1 AND number > ?3
+             ORDER BY number"
         }
         Walk::All => {
             "SELECT number, due_at, id, version, state, created_at, record FROM operations
@@ -100,68 +125,74 @@ const fn rows_of(walk: Walk) -> &'static str {
     }
 }
 
-fn fill(
-    page: &mut Page,
-    connection: &Connection,
-    scan: &Scan,
-    walk: Walk,
-    after: Position,
-) -> rusqlite::Result<()> {
-    let until = match &scan.which {
-        Which::Due(_) => micros(page.now),
-        Which::Filter(_) => i64::MAX,
-    };
-    let most = scan.limit.min(PAGE_ROWS_MAX);
-    let mut statement = connection.prepare_cached(rows_of(walk))?;
-    let mut rows = statement.query(params![until, after.due_at, after.number])?;
-    let (mut at, mut looks, mut bytes) = (after, 0, 0);
-    while let Some(row) = rows.next()? {
-        if page.entries.len() == most || bytes >= PAGE_BYTES_MAX || looks == PAGE_LOOKS_MAX {
-            page.next = Some(at.cursor(walk));
-            break;
-        }
-        looks += 1;
-        at = Position { number: row.get(0)?, due_at: row.get(1)? };
-        if let Some(entry) = entry(row, &scan.which, &mut bytes)? {
-            page.entries.push(entry);
-        }
-    }
-    Ok(())
+/// In microseconds, and a power of two, as the index has it.
+const MINUTE: i64 = 1 << 26;
+
+const NEXT_MINUTE: &str = "SELECT due_at >> 26 FROM operations INDEXED BY operations_expiry
+     WHERE state IN ('completed', 'failed_retryable') AND due_at >> 26 > ?1 >> 26 AND due_at >> 26 <= ?2 >> 26
+     ORDER BY due_at >> 26 LIMIT 1";
+
+const EXPIRIES_OF_MINUTE: &str = "SELECT count(*) FROM (
+     SELECT 1 FROM operations INDEXED BY operations_expiry
+     WHERE state IN ('completed', 'failed_retryable') AND due_at >> 26 = ?1 >> 26 LIMIT ?2)";
+
+/// A page while it is being filled.
+struct Filling<'a> {
+    connection: &'a Connection,
+    scan: &'a Scan,
+    most: usize,
+    until: i64,
+    at: Position,
+    looks: usize,
+    bytes: usize,
+    page: Page,
 }
 
-/// The row as an entry, if it is asked for. What cannot be read is judged by its columns, and by them alone.
-fn entry(row: &Row<'_>, which: &Which, bytes: &mut usize) -> rusqlite::Result<Option<Entry>> {
-    if let Which::Filter(filter) = which
-        && !columns_agree(filter, row)?
-    {
-        return Ok(None);
-    }
-    let id = RecordId::from_bytes(row.get(2)?);
-    let record = match row.get_ref(6)?.as_blob() {
-        Ok(stored) => {
-            *bytes += stored.len();
-            codec::decode(id, stored)
+impl Filling<'_> {
+    fn fill(&mut self) -> rusqlite::Result<()> {
+        self.walk()?;
+        while self.page.next.is_none() && matches!(self.at.walk, Walk::Expiry | Walk::Crowd) {
+            let Some(minute) = self.next_minute()? else { break };
+            let start = minute << 26;
+            let crowded = self.is_crowded(start)?;
+            if crowded && start.saturating_add(MINUTE) > self.until {
+                break;
+            }
+            let walk = if crowded { Walk::Crowd } else { Walk::Expiry };
+            self.at = Position { due_at: start, ..Position::start(walk) };
+            self.walk()?;
         }
-        Err(_) => Err(Unreadable::Damaged { how: "not stored as bytes" }),
-    };
-    let asked_for = |record: &Record| match which {
-        Which::Due(_) => true,
-        Which::Filter(filter) => filter.accepts(record),
-    };
-    let wanted = record.as_ref().map_or(true, asked_for);
-    Ok(wanted.then_some(Entry { id, version: version(row.get(3)?), record }))
-}
+        Ok(())
+    }
 
-fn columns_agree(filter: &Filter, row: &Row<'_>) -> rusqlite::Result<bool> {
-    if let Some(state) = filter.state
-        && row.get_ref(4)?.as_bytes()? != state.as_bytes()
-    {
-        return Ok(false);
+    /// Takes what stands after the present position, until the page is full or the walk is over.
+    fn walk(&mut self) -> rusqlite::Result<()> {
+        let mut statement = self.connection.prepare_cached(rows_of(self.at.walk))?;
+        let mut rows = statement.query(params![self.until, self.at.due_at, self.at.number])?;
+        while let Some(row) = rows.next()? {
+            if self.page.entries.len() == self.most
+                || self.bytes >= PAGE_BYTES_MAX
+                || self.looks == PAGE_LOOKS_MAX
+            {
+                self.page.next = Some(self.at.cursor());
+                break;
+            }
+            self.looks += 1;
+            self.at = Position { number: row.get(0)?, due_at: row.get(1)?, walk: self.at.walk };
+            self.page.entries.extend(entry(row, &self.scan.which, &mut self.bytes)?);
+        }
+        Ok(())
     }
-    if let Some(before) = filter.created_before
-        && row.get::<_, i64>(5)? >= micros(before)
-    {
-        return Ok(false);
+
+    /// The first minute after the present one in which something expires and whose time has come.
+    fn next_minute(&self) -> rusqlite::Result<Option<i64>> {
+        let mut statement = self.connection.prepare_cached(NEXT_MINUTE)?;
+        statement.query_row([self.at.due_at, self.until], |row| row.get(0)).optional()
     }
-    Ok(true)
+
+    fn is_crowded(&self, minute: i64) -> rusqlite::Result<bool> {
+        let mut statement = self.connection.prepare_cached(EXPIRIES_OF_MINUTE)?;
+        let expiries: i64 = statement.query_row([minute, CROWD + 1], |row| row.get(0))?;
+        Ok(expiries > CROWD)
+    }
 }

@@ -3,17 +3,18 @@
 //! The writer is the last to end: it closes the queues of the others, joins them, and only then moves the rest of the
 //! log, because a reader could keep it from doing so.
 
+use std::fs::File;
 use std::path::PathBuf;
-use std::sync::mpsc::{Receiver, sync_channel};
+use std::sync::mpsc::sync_channel;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
 
 use onceward::store::StoreError;
 use tokio::sync::watch;
 
-use crate::checkpoint::{self, LogLength, Tender};
+use crate::checkpoint::{LogLength, Mover, Tender};
 use crate::job::Job;
-use crate::lock::FileLock;
+use crate::lock::{self, FileLock};
 use crate::queue::{Queue, Weight};
 use crate::reader::{self, Load};
 use crate::scan::{self, Listing};
@@ -30,6 +31,9 @@ pub(crate) struct Threads {
     pub counters: Arc<Counters>,
     writer: Mutex<Option<JoinHandle<()>>>,
     ended: watch::Receiver<bool>,
+    // Both are given up after the writer has ended. Closing the database's file gives up every lock that this process has
+    // on it.
+    _file: Arc<File>,
     // Given back last: the next process may open the file only when this one's threads are through with it.
     _lock: FileLock,
 }
@@ -48,7 +52,9 @@ impl Threads {
         let mut connection = schema::open_writer(path, options)?;
         let length = LogLength::default();
         length.watch(&mut connection).map_err(|error| OpenError::failed(path, &error))?;
+        let file = Arc::new(lock::open(path)?);
         let (ask, asked) = sync_channel(1);
+        let moving = Arc::new(Mutex::new(()));
         let (over, ended) = watch::channel(false);
         let queues = Queues {
             writes: Arc::new(Queue::new(options.queue_weight())),
@@ -57,7 +63,13 @@ impl Threads {
         };
         let counters = Arc::new(Counters::default());
         let end = End { queues: queues.clone(), over };
-        let helpers = start_helpers(path, options, &queues, asked).inspect_err(|_| queues.close())?;
+        let mover = Mover {
+            connection: schema::open_reader(path, options)?,
+            file: file.clone(),
+            asked,
+            moving: moving.clone(),
+        };
+        let helpers = start_helpers(path, options, &queues, mover).inspect_err(|_| queues.close())?;
         let writer = Writer {
             connection,
             path: path.to_path_buf(),
@@ -65,7 +77,7 @@ impl Threads {
             batch: options.batch_weight(),
             clock: options.clock.clone(),
             on_fatal: options.on_fatal.clone(),
-            tender: Tender::new(length, ask, options.checkpoint_pages),
+            tender: Tender { length, ask, moving, from_pages: options.checkpoint_pages, seen: 0, look_at: 0 },
             counters: counters.clone(),
         };
         let last = queues.clone();
@@ -77,7 +89,7 @@ impl Threads {
                 helpers.into_iter().for_each(join);
             });
         })?;
-        Ok(Self { queues, counters, writer: Mutex::new(Some(writer)), ended, _lock: lock })
+        Ok(Self { queues, counters, writer: Mutex::new(Some(writer)), ended, _file: file, _lock: lock })
     }
 
     /// Waits until the threads have ended.
@@ -100,17 +112,16 @@ fn start_helpers(
     path: &Arc<PathBuf>,
     options: &Options,
     queues: &Queues,
-    asked: Receiver<()>,
+    mover: Mover,
 ) -> Result<Vec<JoinHandle<()>>, OpenError> {
     let mut helpers = Vec::with_capacity(options.readers + 2);
-    let connection = schema::open_reader(path, options)?;
     let (file, on_fatal, all) = (path.clone(), options.on_fatal.clone(), queues.clone());
     helpers.push(spawn(path, "checkpoint", move || {
-        checkpoint::run(&connection, &asked, &file, |error| {
-            let message = error::fatal(error, &file);
+        if let Err(error) = mover.run(&file) {
+            let message = error::fatal(&error, &file);
             on_fatal(&message);
             all.abandon(&message);
-        });
+        }
     })?);
     let connection = schema::open_reader(path, options)?;
     let (file, listings) = (path.clone(), queues.listings.clone());

@@ -1,5 +1,7 @@
 //! What every store must do, of a store in a file.
 
+#![allow(clippy::unwrap_used, reason = "a panic is how a test reports")]
+
 use std::sync::Arc;
 
 use onceward_sqlite::{Options, SqliteStore};

@@ -1,0 +1,47 @@
+//! A row of a list, if it is asked for.
+
+use onceward::codec::{self, Unreadable};
+use onceward::store::{Entry, Filter, Which};
+use onceward::{Record, RecordId};
+use rusqlite::Row;
+
+use crate::batch::micros;
+use crate::versions::version;
+
+/// Reads a row of (number, due_at, id, version, state, created_at, record) and adds what it weighs to `bytes`. What
+/// cannot be read is judged by its columns, and by them alone.
+pub(crate) fn entry(row: &Row<'_>, which: &Which, bytes: &mut usize) -> rusqlite::Result<Option<Entry>> {
+    if let Which::Filter(filter) = which
+        && !columns_agree(filter, row)?
+    {
+        return Ok(None);
+    }
+    let id = RecordId::from_bytes(row.get(2)?);
+    let record = match row.get_ref(6)?.as_blob() {
+        Ok(stored) => {
+            *bytes += stored.len();
+            codec::decode(id, stored)
+        }
+        Err(_) => Err(Unreadable::Damaged { how: "not stored as bytes" }),
+    };
+    let asked_for = |record: &Record| match which {
+        Which::Due(_) => true,
+        Which::Filter(filter) => filter.accepts(record),
+    };
+    let wanted = record.as_ref().map_or(true, asked_for);
+    Ok(wanted.then_some(Entry { id, version: version(row.get(3)?), record }))
+}
+
+fn columns_agree(filter: &Filter, row: &Row<'_>) -> rusqlite::Result<bool> {
+    if let Some(state) = filter.state
+        && row.get_ref(4)?.as_bytes()? != state.as_bytes()
+    {
+        return Ok(false);
+    }
+    if let Some(before) = filter.created_before
+        && row.get::<_, i64>(5)? >= micros(before)
+    {
+        return Ok(false);
+    }
+    Ok(true)
+}
