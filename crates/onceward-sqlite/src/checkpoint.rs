@@ -98,7 +98,7 @@ impl Tender {
                 }
             }
         }
-        self.look_at = pages.saturating_add(LOOK_PAGES);
+        self.look_at = pages.saturating_add(LOOK_PAGES.min(self.part()));
         Ok(())
     }
 }

@@ -1,0 +1,180 @@
+//! A disk that fails: syncs that are not confirmed, and no space left.
+//!
+//! A library that is loaded before the C library stands in for the disk. It is compiled here, as SQLite itself is.
+
+#![cfg(target_os = "linux")]
+#![allow(clippy::unwrap_used, clippy::panic, reason = "a panic is how a test reports")]
+
+mod support;
+
+use std::os::unix::process::ExitStatusExt;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use onceward::RecordId;
+use onceward::store::{Store, StoreError, Version};
+use onceward_sqlite::{Options, SqliteStore};
+use onceward_testkit::sample;
+use support::{applied, block_on, open, put};
+
+/// Syncs fail from the n-th on, where `FAIL_SYNCS_FROM` names n. Writes to files find no space while the file exists that
+/// `DISK_FULL_WHILE` names.
+const SHIM: &str = r#"
+#define _GNU_SOURCE
+#include <dlfcn.h>
+#include <errno.h>
+#include <stdatomic.h>
+#include <stdlib.h>
+#include <sys/stat.h>
+#include <sys/types.h>
+#include <unistd.h>
+
+static atomic_long syncs;
+
+static int sync_fails(void) {
+    const char *from = getenv("FAIL_SYNCS_FROM");
+    return from && atomic_fetch_add(&syncs, 1) + 1 >= atol(from);
+}
+
+static int disk_is_full(int fd) {
+    struct stat file;
+    const char *flag = getenv("DISK_FULL_WHILE");
+    return flag && access(flag, F_OK) == 0 && fstat(fd, &file) == 0 && S_ISREG(file.st_mode);
+}
+
+#define REFUSE(condition, error) if (condition) { errno = error; return -1; }
+#define REAL(type, name) static __typeof__(type) real; if (!real) real = (__typeof__(type))dlsym(RTLD_NEXT, name)
+
+int fsync(int fd) {
+    REAL(int (*)(int), "fsync");
+    REFUSE(sync_fails(), EIO);
+    return real(fd);
+}
+
+int fdatasync(int fd) {
+    REAL(int (*)(int), "fdatasync");
+    REFUSE(sync_fails(), EIO);
+    return real(fd);
+}
+
+ssize_t write(int fd, const void *bytes, size_t count) {
+    REAL(ssize_t (*)(int, const void *, size_t), "write");
+    REFUSE(disk_is_full(fd), ENOSPC);
+    return real(fd, bytes, count);
+}
+
+ssize_t pwrite(int fd, const void *bytes, size_t count, off_t at) {
+    REAL(ssize_t (*)(int, const void *, size_t, off_t), "pwrite");
+    REFUSE(disk_is_full(fd), ENOSPC);
+    return real(fd, bytes, count, at);
+}
+
+ssize_t pwrite64(int fd, const void *bytes, size_t count, off64_t at) {
+    REAL(ssize_t (*)(int, const void *, size_t, off64_t), "pwrite64");
+    REFUSE(disk_is_full(fd), ENOSPC);
+    return real(fd, bytes, count, at);
+}
+"#;
+
+fn compile_shim(directory: &Path) -> PathBuf {
+    let (source, library) = (directory.join("shim.c"), directory.join("shim.so"));
+    std::fs::write(&source, SHIM).unwrap();
+    let compiled = Command::new("cc")
+        .args(["-shared", "-fPIC", "-O1", "-o"])
+        .args([&library, &source])
+        .arg("-ldl")
+        .output();
+    // Not skipped where there is no compiler: SQLite needs it too.
+    let compiled = compiled.unwrap();
+    assert!(compiled.status.success(), "{}", String::from_utf8_lossy(&compiled.stderr));
+    library
+}
+
+#[test]
+fn a_failed_sync_stops_the_process_and_loses_nothing_that_was_acknowledged() {
+    let directory = tempfile::tempdir().unwrap();
+    let shim = compile_shim(directory.path());
+    let mut most = 0;
+    for (from, checkpoint_pages) in [(10, 16_000), (17, 16_000), (11, 8), (12, 8), (13, 8), (20, 8), (31, 8)]
+    {
+        let path = directory.path().join(format!("failing-{from}-{checkpoint_pages}.db"));
+        let mut child = support::child("a_child_writes_until_a_sync_fails", &path);
+        child.env("LD_PRELOAD", &shim).env("FAIL_SYNCS_FROM", from.to_string());
+        let output = child.env(PAGES, checkpoint_pages.to_string()).output().unwrap();
+        let errors = String::from_utf8_lossy(&output.stderr);
+        assert_eq!(output.status.signal(), Some(SIGABRT), "sync {from}: {:?}: {errors}", output.status);
+        assert!(errors.contains("did not confirm a write") && errors.contains("failing-"), "{errors}");
+
+        let said = String::from_utf8_lossy(&output.stdout);
+        let acknowledged: Vec<_> = said.lines().filter_map(parse).collect();
+        // One caller writes one record at a time, so each answer had a sync of its own.
+        assert!(acknowledged.len() < from, "{} answers from fewer than {from} syncs", acknowledged.len());
+        most = most.max(acknowledged.len());
+        let store = open(&path);
+        for (id, version) in acknowledged {
+            let found = block_on(store.load(id)).unwrap().record.map(|found| found.version);
+            assert_eq!(found, Some(version), "sync {from}: {id} was acknowledged");
+        }
+    }
+    assert!(most > 0, "no child lived to acknowledge anything");
+}
+
+const SIGABRT: i32 = 6;
+const PAGES: &str = "ONCEWARD_TEST_PAGES";
+
+fn parse(line: &str) -> Option<(RecordId, Version)> {
+    let (id, version) = line.strip_prefix("acknowledged ")?.split_once(' ')?;
+    Some((id.parse().ok()?, Version::from_number(version.parse().ok()?)))
+}
+
+#[test]
+fn a_child_writes_until_a_sync_fails() {
+    let Some(path) = support::child_path() else { return };
+    let checkpoint_pages = std::env::var(PAGES).unwrap().parse().unwrap();
+    let store = SqliteStore::open(path, Options { checkpoint_pages, ..Options::default() }).unwrap();
+    for n in 0..1_000 {
+        let version = put(&store, sample::id(n), None, sample::record("k"));
+        println!("acknowledged {} {version}", sample::id(n));
+    }
+}
+
+#[test]
+fn a_full_disk_makes_the_store_unavailable_until_there_is_space_again() {
+    let directory = tempfile::tempdir().unwrap();
+    let shim = compile_shim(directory.path());
+    let path = directory.path().join("onceward.db");
+    let mut child = support::child("a_child_meets_a_full_disk", &path);
+    child.env("LD_PRELOAD", &shim).env("DISK_FULL_WHILE", directory.path().join("full"));
+    let output = child.output().unwrap();
+    let (said, errors) = (String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
+    assert!(output.status.success() && said.contains("there was space again"), "{said}{errors}");
+    let store = open(&path);
+    for n in [1, 2, 3] {
+        assert!(block_on(store.load(sample::id(n))).unwrap().record.is_some(), "{n} was acknowledged");
+    }
+}
+
+#[test]
+fn a_child_meets_a_full_disk() {
+    let Some(path) = support::child_path() else { return };
+    let full = PathBuf::from(std::env::var_os("DISK_FULL_WHILE").unwrap());
+    let store = SqliteStore::open(path, Options { checkpoint_pages: 8, ..Options::default() }).unwrap();
+    put(&store, sample::id(1), None, sample::record("before"));
+    for _ in 0..20 {
+        std::fs::File::create(&full).unwrap();
+        let answer = block_on(store.swap(sample::id(2), None, sample::record("no space")));
+        match &answer {
+            Err(StoreError::Unavailable { reason }) => {
+                assert!(reason.contains("is full") && reason.contains("onceward.db"), "{reason}");
+            }
+            other => panic!("a full disk got {other:?}"),
+        }
+        std::fs::remove_file(&full).unwrap();
+        assert_eq!(block_on(store.load(sample::id(2))).unwrap().record, None, "nothing was written");
+        let version = put(&store, sample::id(3), None, sample::record("after"));
+        assert_eq!(block_on(store.forget(vec![(sample::id(3), version)])), Ok(1));
+    }
+    applied(block_on(store.swap(sample::id(2), None, sample::record("again"))));
+    applied(block_on(store.swap(sample::id(3), None, sample::record("again"))));
+    println!("there was space again");
+}

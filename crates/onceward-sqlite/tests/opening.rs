@@ -1,0 +1,187 @@
+//! Which files are opened as a store, and which are refused, with what words.
+
+#![allow(clippy::unwrap_used, clippy::panic, reason = "a panic is how a test reports")]
+
+mod support;
+
+use std::io::{BufRead, BufReader, Read};
+use std::path::Path;
+use std::time::Duration;
+
+use onceward::store::Store;
+use onceward_sqlite::{OpenError, Options, SqliteStore};
+use onceward_testkit::sample;
+use rusqlite::Connection;
+use support::{block_on, open, put};
+
+#[track_caller]
+fn refused(path: &Path) -> OpenError {
+    SqliteStore::open(path, Options::default()).unwrap_err()
+}
+
+#[track_caller]
+fn refused_path(path: &Path, problem: &str) {
+    let error = refused(path);
+    let text = error.to_string();
+    assert!(matches!(error, OpenError::Path { .. }), "{text}");
+    assert!(text.contains(problem) && text.contains(&format!("{path:?}")), "{text}");
+}
+
+#[test]
+fn a_path_that_cannot_hold_a_store_is_refused_with_its_name_and_the_reason() {
+    let directory = tempfile::tempdir().unwrap();
+    refused_path(Path::new(""), "empty");
+    refused_path(Path::new(":memory:"), "not durable");
+    refused_path(directory.path(), "directory");
+    refused_path(&directory.path().join("missing/onceward.db"), "create the directory");
+    refused_path(Path::new("/"), "directory");
+}
+
+#[cfg(target_os = "linux")]
+#[test]
+fn a_directory_that_cannot_be_written_and_a_symlink_to_nothing_are_refused() {
+    // Not even the superuser can create a file there.
+    refused_path(Path::new("/proc/onceward.db"), "the right to write");
+    let directory = tempfile::tempdir().unwrap();
+    let link = directory.path().join("link.db");
+    std::os::unix::fs::symlink(directory.path().join("nowhere/x.db"), &link).unwrap();
+    refused_path(&link, "symlink to nothing");
+}
+
+#[test]
+fn a_setting_that_makes_no_sense_is_refused_with_its_value_and_the_rule() {
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("onceward.db");
+    let default = Options::default;
+    let nonsense = [
+        ("queue_limit = 0", Options { queue_limit: 0, ..default() }),
+        ("queue_bytes = 0", Options { queue_bytes: 0, ..default() }),
+        ("batch_limit = 0", Options { batch_limit: 0, ..default() }),
+        ("batch_bytes = 0", Options { batch_bytes: 0, ..default() }),
+        ("readers = 0", Options { readers: 0, ..default() }),
+        ("readers = 65", Options { readers: 65, ..default() }),
+        ("cache_bytes = 1", Options { cache_bytes: 1, ..default() }),
+        ("checkpoint_pages = 0", Options { checkpoint_pages: 0, ..default() }),
+        ("page_bytes = 4095", Options { page_bytes: 4095, ..default() }),
+        ("page_bytes = 131072", Options { page_bytes: 131_072, ..default() }),
+    ];
+    for (named, options) in nonsense {
+        let error = SqliteStore::open(&path, options).unwrap_err();
+        let text = error.to_string();
+        assert!(matches!(error, OpenError::Option { .. }) && text.contains(named), "{text}");
+        assert!(text.contains("must be"), "{text}");
+        assert!(!path.exists(), "{named} was noticed too late");
+    }
+}
+
+#[test]
+fn a_second_open_in_this_process_is_refused_through_whichever_name() {
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("onceward.db");
+    let store = open(&path);
+    let mut names = vec![path.clone(), directory.path().join(".").join("onceward.db")];
+    #[cfg(unix)]
+    {
+        let link = directory.path().join("link.db");
+        std::os::unix::fs::symlink(&path, &link).unwrap();
+        names.push(link);
+    }
+    for name in names {
+        let error = refused(&name);
+        let OpenError::InUse { path, holder } = &error else { panic!("{name:?}: {error}") };
+        assert_eq!((path.as_path(), *holder), (store.path(), Some(std::process::id())));
+    }
+    // The refused opens took no lock away: the store still works, and others are still refused.
+    put(&store, sample::id(1), None, sample::record("k"));
+    assert!(matches!(refused(&path), OpenError::InUse { .. }));
+    drop(store);
+    put(&open(&path), sample::id(2), None, sample::record("k"));
+}
+
+#[test]
+fn a_second_process_is_refused_with_the_firsts_number_and_a_killed_one_leaves_no_lock() {
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("onceward.db");
+    let mut holder = support::child("a_child_holds_the_store", &path).spawn().unwrap();
+    let mut said = BufReader::new(holder.stdout.take().unwrap());
+    let mut line = String::new();
+    while !line.contains("the store is open") {
+        line.clear();
+        assert_ne!(said.read_line(&mut line).unwrap(), 0, "the child ended early");
+    }
+    let error = refused(&path);
+    let text = error.to_string();
+    assert!(matches!(error, OpenError::InUse { holder: Some(pid), .. } if pid == holder.id()), "{text}");
+    assert!(text.contains("onceward.db") && text.contains(&holder.id().to_string()), "{text}");
+    holder.kill().unwrap();
+    holder.wait().unwrap();
+    assert!(path.with_extension("db.lock").exists(), "the killed process left its lock file behind");
+    assert!(block_on(open(&path).load(sample::id(7))).unwrap().record.is_some());
+}
+
+#[test]
+fn a_child_holds_the_store() {
+    let Some(path) = support::child_path() else { return };
+    let store = open(&path);
+    put(&store, sample::id(7), None, sample::record("held"));
+    println!("the store is open");
+    std::io::stdin().read_to_end(&mut Vec::new()).unwrap();
+}
+
+#[test]
+fn a_file_of_another_program_is_refused_and_left_as_it_is() {
+    let directory = tempfile::tempdir().unwrap();
+    let text = directory.path().join("notes.txt");
+    std::fs::write(&text, "not a database, but long enough to be taken for one".repeat(100)).unwrap();
+    let tables = directory.path().join("tables.db");
+    Connection::open(&tables)
+        .unwrap()
+        .execute_batch("CREATE TABLE theirs (x); INSERT INTO theirs VALUES (1)")
+        .unwrap();
+    let marked = directory.path().join("marked.db");
+    Connection::open(&marked)
+        .unwrap()
+        .execute_batch("PRAGMA application_id = 7; CREATE TABLE t (x)")
+        .unwrap();
+    for (path, found) in [
+        (text, "not a SQLite database"),
+        (tables, "tables and indexes of its own"),
+        (marked, "application 0x7"),
+    ] {
+        let before = std::fs::read(&path).unwrap();
+        let error = refused(&path);
+        let words = error.to_string();
+        assert!(matches!(error, OpenError::Foreign { .. }) && words.contains(found), "{words}");
+        assert_eq!(std::fs::read(&path).unwrap(), before, "{path:?} was changed");
+    }
+}
+
+#[test]
+fn a_file_of_a_newer_version_is_refused_and_left_as_it_is() {
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("onceward.db");
+    drop(open(&path));
+    Connection::open(&path).unwrap().execute_batch("PRAGMA user_version = 2").unwrap();
+    let error = refused(&path);
+    assert!(matches!(error, OpenError::Newer { found: 2, known: 1, .. }), "{error}");
+    Connection::open(&path).unwrap().execute_batch("PRAGMA user_version = 1").unwrap();
+    drop(open(&path));
+}
+
+#[test]
+fn a_store_tells_tools_what_it_is_and_how_it_is_kept() {
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("onceward.db");
+    let store = open(&path);
+    put(&store, sample::id(1), None, sample::record("k"));
+    let other = Connection::open(&path).unwrap();
+    let pragma = |name| other.pragma_query_value(None, name, |row| row.get::<_, i64>(0)).unwrap();
+    assert_eq!(pragma("application_id").to_be_bytes()[4..], *b"Once");
+    assert_eq!(pragma("user_version"), 1);
+    let mode: String = other.pragma_query_value(None, "journal_mode", |row| row.get(0)).unwrap();
+    assert_eq!(mode, "wal");
+    let row = "SELECT state, due_at, length(id) FROM operations";
+    let row: (String, i64, i64) = other.query_row(row, [], |row| row.try_into()).unwrap();
+    let lease = sample::START.after(Duration::from_secs(60)).as_micros();
+    assert_eq!(row, ("in_progress".to_owned(), i64::try_from(lease).unwrap(), 16));
+}

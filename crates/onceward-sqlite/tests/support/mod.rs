@@ -1,0 +1,126 @@
+//! What the tests of a store in a file share.
+
+#![allow(
+    clippy::unwrap_used,
+    clippy::panic,
+    dead_code,
+    reason = "a panic is how a test reports, and no test needs all of it"
+)]
+
+use std::future::Future;
+use std::path::Path;
+use std::process::{Command, Stdio};
+use std::sync::{Arc, Condvar, Mutex};
+use std::task::{Context, Poll, Waker};
+
+use onceward::store::{Store, StoreError, StoreFuture, Swapped, Version};
+use onceward::{Clock, Record, RecordId, Timestamp};
+use onceward_sqlite::{Options, SqliteStore};
+use onceward_testkit::sample;
+
+pub fn open(path: &Path) -> SqliteStore {
+    SqliteStore::open(path, Options::default()).unwrap()
+}
+
+pub fn block_on<T>(future: impl Future<Output = T>) -> T {
+    tokio::runtime::Builder::new_current_thread().build().unwrap().block_on(future)
+}
+
+/// Writes a record that must be applied.
+pub fn put(store: &SqliteStore, id: RecordId, expect: Option<Version>, record: Record) -> Version {
+    applied(block_on(store.swap(id, expect, record)))
+}
+
+#[track_caller]
+pub fn applied(answer: Result<Swapped, StoreError>) -> Version {
+    match answer {
+        Ok(Swapped::Applied { version, .. }) => version,
+        other => panic!("it was not applied: {other:?}"),
+    }
+}
+
+/// Hands a call in, and leaves it waiting.
+pub fn submit<T>(call: &mut StoreFuture<'_, T>) -> Poll<Result<T, StoreError>> {
+    call.as_mut().poll(&mut Context::from_waker(Waker::noop()))
+}
+
+/// A clock that holds the writer, which reads it after every commit, until a test lets it go.
+#[derive(Default)]
+pub struct Gate {
+    state: Mutex<GateState>,
+    changed: Condvar,
+}
+
+#[derive(Default)]
+struct GateState {
+    shut: bool,
+    waiting: usize,
+}
+
+impl Gate {
+    pub fn shut(&self) {
+        self.state.lock().unwrap().shut = true;
+    }
+
+    pub fn open(&self) {
+        self.state.lock().unwrap().shut = false;
+        self.changed.notify_all();
+    }
+
+    /// Returns when the writer stands at the gate.
+    pub fn wait_for_the_writer(&self) {
+        let mut state = self.state.lock().unwrap();
+        while state.waiting == 0 {
+            state = self.changed.wait(state).unwrap();
+        }
+    }
+}
+
+impl Clock for Gate {
+    fn now(&self) -> Timestamp {
+        let mut state = self.state.lock().unwrap();
+        state.waiting += 1;
+        self.changed.notify_all();
+        while state.shut {
+            state = self.changed.wait(state).unwrap();
+        }
+        state.waiting -= 1;
+        sample::START
+    }
+}
+
+/// A store whose writer has committed one record, `sample::id(0)`, and stands at the gate.
+pub struct Held {
+    pub store: SqliteStore,
+    pub gate: Arc<Gate>,
+}
+
+pub fn held(path: &Path, options: Options) -> Held {
+    let gate = Arc::new(Gate::default());
+    let store = SqliteStore::open(path, Options { clock: gate.clone(), ..options }).unwrap();
+    gate.shut();
+    let mut first = store.swap(sample::id(0), None, sample::record("first"));
+    assert!(submit(&mut first).is_pending());
+    gate.wait_for_the_writer();
+    drop(first);
+    Held { store, gate }
+}
+
+/// This test binary again, as a process of its own that runs one test in the role of a child.
+pub fn child(test: &str, path: &Path) -> Command {
+    let mut command = Command::new(std::env::current_exe().unwrap());
+    command
+        .args(["--exact", test, "--nocapture", "--test-threads=1"])
+        .env(CHILD, path)
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped());
+    command
+}
+
+const CHILD: &str = "ONCEWARD_TEST_CHILD";
+
+/// The file that a child works on; a parent has none.
+pub fn child_path() -> Option<std::path::PathBuf> {
+    std::env::var_os(CHILD).map(Into::into)
+}

@@ -1,0 +1,232 @@
+//! Batches, their limits, and who suffers for whom.
+
+#![allow(clippy::unwrap_used, clippy::panic, reason = "a panic is how a test reports")]
+
+mod support;
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use onceward::store::{Store, StoreError, Swapped};
+use onceward::{Clock, Timestamp};
+use onceward_sqlite::{Options, SqliteStore};
+use onceward_testkit::sample;
+use rusqlite::Connection;
+use support::{Held, applied, block_on, held, open, put, submit};
+
+#[test]
+fn a_queue_holds_as_many_as_its_limit_and_sheds_the_next() {
+    let directory = tempfile::tempdir().unwrap();
+    let options = Options { queue_limit: 2, ..Options::default() };
+    let Held { store, gate } = held(&directory.path().join("onceward.db"), options);
+    let mut waiting = [1, 2].map(|n| store.swap(sample::id(n), None, sample::record("waits")));
+    assert!(waiting.iter_mut().all(|call| submit(call).is_pending()));
+    let shed = block_on(store.swap(sample::id(3), None, sample::record("shed")));
+    assert_eq!(shed, Err(StoreError::Overloaded { waiting: 2 }));
+    gate.open();
+    for call in waiting {
+        applied(block_on(call));
+    }
+    assert_eq!(block_on(store.load(sample::id(3))).unwrap().record, None);
+    put(&store, sample::id(3), None, sample::record("later"));
+}
+
+#[test]
+fn what_waits_together_shares_one_commit_and_of_two_claims_in_it_the_first_wins() {
+    let directory = tempfile::tempdir().unwrap();
+    let Held { store, gate } = held(&directory.path().join("onceward.db"), Options::default());
+    let id = sample::id(1);
+    let mut calls = ["first", "second"].map(|tag| store.swap(id, None, sample::record(tag)));
+    assert!(calls.iter_mut().all(|call| submit(call).is_pending()));
+    let mut other = store.swap(sample::id(2), None, sample::record("other"));
+    assert!(submit(&mut other).is_pending());
+    gate.open();
+    let [first, second] = calls.map(block_on);
+    let version = applied(first);
+    match second {
+        Ok(Swapped::Conflict(seen)) => {
+            let found = seen.record.unwrap();
+            assert_eq!((found.version, found.record), (version, sample::record("first")));
+        }
+        answer => panic!("the second claim got {answer:?}"),
+    }
+    applied(block_on(other));
+    let statistics = store.statistics();
+    assert_eq!((statistics.batches, statistics.writes), (2, 4), "the gate's own record, then all the rest");
+}
+
+#[test]
+fn a_batch_is_bounded_in_rows_and_in_bytes() {
+    for (options, batches) in [
+        // The gate's own record and, of five, two and two and one; or each alone.
+        (Options { batch_limit: 2, ..Options::default() }, 4),
+        (Options { batch_bytes: 1, ..Options::default() }, 6),
+    ] {
+        let directory = tempfile::tempdir().unwrap();
+        let Held { store, gate } = held(&directory.path().join("onceward.db"), options);
+        let mut calls: Vec<_> =
+            (1..=5).map(|n| store.swap(sample::id(n), None, sample::record("waits"))).collect();
+        assert!(calls.iter_mut().all(|call| submit(call).is_pending()));
+        gate.open();
+        for call in calls {
+            applied(block_on(call));
+        }
+        assert_eq!(store.statistics().batches, batches);
+    }
+}
+
+#[test]
+fn a_row_that_the_database_refuses_fails_alone() {
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("onceward.db");
+    let Held { store, gate } = held(&path, Options::default());
+    // Rows that cannot be stored do not come from the engine, so the database is told to dislike two of them: one in the
+    // ordinary way, and one so much that it gives the whole transaction up.
+    for (n, action) in [(2, "ABORT"), (4, "ROLLBACK")] {
+        let trigger = format!(
+            "CREATE TRIGGER dislike_{n} BEFORE INSERT ON operations WHEN new.id = x'{}'
+             BEGIN SELECT RAISE({action}, 'disliked'); END",
+            sample::id(n)
+        );
+        Connection::open(&path).unwrap().execute_batch(&trigger).unwrap();
+    }
+    let mut calls: Vec<_> = (1..=5).map(|n| store.swap(sample::id(n), None, sample::record("k"))).collect();
+    assert!(calls.iter_mut().all(|call| submit(call).is_pending()));
+    gate.open();
+    for (n, call) in (1..).zip(calls) {
+        let answer = block_on(call);
+        if n % 2 == 0 {
+            assert!(
+                matches!(&answer, Err(StoreError::Refused { reason }) if reason.contains("disliked")),
+                "{answer:?}"
+            );
+        } else {
+            let version = applied(answer);
+            assert_eq!(block_on(store.load(sample::id(n))).unwrap().record.unwrap().version, version);
+        }
+    }
+    assert_eq!(store.statistics().batches, 2, "they were one batch");
+}
+
+#[test]
+fn another_programs_write_lock_makes_the_store_unavailable_until_it_is_released() {
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("onceward.db");
+    let store =
+        SqliteStore::open(&path, Options { lock_wait: Duration::ZERO, ..Options::default() }).unwrap();
+    let other = Connection::open(&path).unwrap();
+    other.execute_batch("BEGIN IMMEDIATE").unwrap();
+    let answer = block_on(store.swap(sample::id(1), None, sample::record("k")));
+    assert!(
+        matches!(&answer, Err(StoreError::Unavailable { reason }) if reason.contains("another program")),
+        "{answer:?}"
+    );
+    assert_eq!(block_on(store.load(sample::id(1))).unwrap().record, None, "reads go on");
+    other.execute_batch("ROLLBACK").unwrap();
+    put(&store, sample::id(1), None, sample::record("k"));
+}
+
+#[test]
+fn a_writer_that_ended_leaves_nobody_waiting() {
+    struct Broken;
+    impl Clock for Broken {
+        fn now(&self) -> Timestamp {
+            panic!("the clock fell off the wall")
+        }
+    }
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("onceward.db");
+    let store = SqliteStore::open(&path, Options { clock: Arc::new(Broken), ..Options::default() }).unwrap();
+    let cut_off = block_on(store.swap(sample::id(1), None, sample::record("k")));
+    assert!(matches!(cut_off, Err(StoreError::Ambiguous { .. })), "{cut_off:?}");
+    block_on(store.close());
+    let later = block_on(store.swap(sample::id(2), None, sample::record("k")));
+    assert!(matches!(later, Err(StoreError::Unavailable { .. })), "{later:?}");
+    let load = block_on(store.load(sample::id(1)));
+    assert!(matches!(load, Err(StoreError::Unavailable { .. })), "{load:?}");
+    drop(store);
+    assert!(block_on(open(&path).load(sample::id(1))).unwrap().record.is_some(), "it had been committed");
+}
+
+#[test]
+fn a_version_never_comes_back_after_the_record_was_forgotten_and_the_store_reopened() {
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("onceward.db");
+    let mut given = Vec::new();
+    for _ in 0..3 {
+        let store = open(&path);
+        for _ in 0..2 {
+            let version = put(&store, sample::id(1), None, sample::record("k"));
+            assert_eq!(block_on(store.forget(vec![(sample::id(1), version)])), Ok(1));
+            given.push(version);
+        }
+    }
+    assert!(given.is_sorted_by(|a, b| a < b), "{given:?}");
+}
+
+#[test]
+fn what_waits_when_the_store_is_dropped_is_still_written() {
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("onceward.db");
+    let Held { store, gate } = held(&path, Options { batch_limit: 2, ..Options::default() });
+    for n in 1..=9 {
+        assert!(submit(&mut store.swap(sample::id(n), None, sample::record("waits"))).is_pending());
+    }
+    gate.open();
+    drop(store);
+    let store = open(&path);
+    for n in 0..=9 {
+        assert!(block_on(store.load(sample::id(n))).unwrap().record.is_some(), "{n} is missing");
+    }
+}
+
+#[test]
+fn a_closed_store_takes_nothing_more_and_leaves_an_empty_log() {
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("onceward.db");
+    let store = open(&path);
+    put(&store, sample::id(1), None, sample::record("k"));
+    block_on(store.close());
+    let answer = block_on(store.swap(sample::id(2), None, sample::record("k")));
+    assert!(
+        matches!(&answer, Err(StoreError::Unavailable { reason }) if reason.contains("closed")),
+        "{answer:?}"
+    );
+    assert_eq!(std::fs::metadata(path.with_extension("db-wal")).unwrap().len(), 0);
+}
+
+#[test]
+fn a_sweep_of_many_is_counted_whole() {
+    let directory = tempfile::tempdir().unwrap();
+    let store = open(&directory.path().join("onceward.db"));
+    let mut records: Vec<_> =
+        (0..300).map(|n| (sample::id(n), put(&store, sample::id(n), None, sample::record("k")))).collect();
+    records.push((sample::id(300), records[0].1));
+    assert_eq!(block_on(store.forget(records)), Ok(300));
+    assert_eq!(block_on(store.load(sample::id(0))).unwrap().record, None);
+}
+
+#[test]
+fn the_log_stays_bounded_however_much_is_written() {
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("onceward.db");
+    let store = SqliteStore::open(&path, Options { checkpoint_pages: 16, ..Options::default() }).unwrap();
+    for n in 0..1_000 {
+        put(&store, sample::id(n), None, sample::record("k"));
+        let pages = std::fs::metadata(path.with_extension("db-wal")).unwrap().len() / 4096;
+        assert!(pages < 16 * 4 + 32, "{pages} pages after {n} writes");
+    }
+}
+
+#[test]
+fn a_record_that_is_too_large_is_refused_before_it_waits() {
+    let directory = tempfile::tempdir().unwrap();
+    let store = open(&directory.path().join("onceward.db"));
+    let mut record = sample::record("k");
+    record.subject.route = "r".repeat(65 << 20);
+    let answer = block_on(store.swap(sample::id(1), None, record));
+    assert!(
+        matches!(&answer, Err(StoreError::Refused { reason }) if reason.contains("67108864")),
+        "{answer:?}"
+    );
+}
