@@ -77,6 +77,8 @@ const READERS_MAX: usize = 64;
 const CHECKPOINT_PAGES_MAX: u32 = 10_000_000;
 /// SQLite takes no more.
 const PAGE_BYTES_MAX: u32 = 65_536;
+/// Whoever waits for the store has given up long before.
+const LOCK_WAIT_MAX: Duration = Duration::from_secs(60 * 60);
 /// Below this a page holds less than one record.
 const PAGE_BYTES_MIN: u32 = 1_024;
 /// One connection reads the table at less than this, however small its cache.
@@ -102,6 +104,14 @@ impl Options {
         within("readers", self.readers, 1, READERS_MAX)?;
         within("cache_bytes", self.cache_bytes, CACHE_BYTES_MIN, usize::MAX)?;
         within("checkpoint_pages", self.checkpoint_pages as usize, 1, CHECKPOINT_PAGES_MAX as usize)?;
+        if self.lock_wait > LOCK_WAIT_MAX {
+            let rule = format!("at most {LOCK_WAIT_MAX:?}");
+            return Err(OpenError::Option {
+                setting: "lock_wait",
+                value: format!("{:?}", self.lock_wait),
+                rule,
+            });
+        }
         if !self.page_bytes.is_power_of_two() || !(PAGE_BYTES_MIN..=PAGE_BYTES_MAX).contains(&self.page_bytes)
         {
             let rule = format!("a power of two between {PAGE_BYTES_MIN} and {PAGE_BYTES_MAX}");

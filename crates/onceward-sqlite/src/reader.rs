@@ -6,7 +6,7 @@ use onceward::RecordId;
 use rusqlite::{Connection, Statement};
 
 use crate::batch::{SELECT, stored};
-use crate::error::unavailable;
+use crate::error::{explain, unavailable};
 use crate::job::{Answer, Stored};
 use crate::queue::{Queue, Weigh, Weight};
 
@@ -31,17 +31,18 @@ const AT_ONCE: Weight = Weight { rows: 32, bytes: 0 };
 pub(crate) fn run(connection: &Connection, path: &Path, queue: &Queue<Load>) -> rusqlite::Result<()> {
     let mut select = connection.prepare(SELECT)?;
     let mut begin = connection.prepare("BEGIN")?;
-    let mut end = connection.prepare("COMMIT")?;
+    let mut end = connection.prepare("ROLLBACK")?;
     let mut loads = Vec::new();
     while queue.take(AT_ONCE, &mut loads) {
-        let shared = loads.len() > 1;
-        if shared && let Err(error) = begin.execute([]) {
-            let error = unavailable(&error, path);
-            loads.drain(..).for_each(|load| drop(load.answer.send(Err(error.clone()))));
-            continue;
+        // One by one they are read as well, only not as fast.
+        if loads.len() > 1
+            && let Err(error) = begin.execute([])
+        {
+            tracing::warn!(reason = explain(&error, path), "loads could not share one look at the file");
         }
         loads.drain(..).for_each(|load| serve(load, &mut select, path));
-        if shared {
+        if !connection.is_autocommit() {
+            // Going on would read the past for ever.
             end.execute([])?;
         }
     }

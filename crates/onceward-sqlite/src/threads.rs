@@ -117,6 +117,7 @@ fn start_helpers(
     let mut helpers = Vec::with_capacity(options.readers + 2);
     let (file, on_fatal, all) = (path.clone(), options.on_fatal.clone(), queues.clone());
     helpers.push(spawn(path, "checkpoint", move || {
+        let _panic = Panic(all.clone());
         if let Err(error) = mover.run(&file) {
             let message = error::fatal(&error, &file);
             on_fatal(&message);
@@ -124,12 +125,16 @@ fn start_helpers(
         }
     })?);
     let connection = schema::open_reader(path, options)?;
-    let (file, listings) = (path.clone(), queues.listings.clone());
-    helpers.push(spawn(path, "scan", move || scan::run(&connection, &file, &listings))?);
+    let (file, all) = (path.clone(), queues.clone());
+    helpers.push(spawn(path, "scan", move || {
+        let _panic = Panic(all.clone());
+        scan::run(&connection, &file, &all.listings);
+    })?);
     for _ in 0..options.readers {
         let connection = schema::open_reader(path, options)?;
         let (file, all) = (path.clone(), queues.clone());
         helpers.push(spawn(path, "load", move || {
+            let _panic = Panic(all.clone());
             if let Err(error) = reader::run(&connection, &file, &all.loads) {
                 all.abandon(&error::explain(&error, &file));
             }
@@ -174,6 +179,20 @@ impl Queues {
     }
 }
 
+const THREAD_ENDED: &str =
+    "a thread of the store has ended: restart the process, and look into its log for the cause";
+
+/// Ends the whole store when a helper panics: nobody may wait for a thread that has ended.
+struct Panic(Queues);
+
+impl Drop for Panic {
+    fn drop(&mut self) {
+        if std::thread::panicking() {
+            self.0.abandon(THREAD_ENDED);
+        }
+    }
+}
+
 /// What happens when the writer has ended, however it did.
 struct End {
     queues: Queues,
@@ -182,9 +201,7 @@ struct End {
 
 impl Drop for End {
     fn drop(&mut self) {
-        self.queues.abandon(
-            "the writing thread has ended: restart the process, and look into its log for the cause",
-        );
+        self.queues.abandon(THREAD_ENDED);
         self.over.send_replace(true);
     }
 }

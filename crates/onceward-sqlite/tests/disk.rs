@@ -10,10 +10,11 @@ mod support;
 use std::os::unix::process::ExitStatusExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
+use std::sync::{Arc, Mutex};
 
 use onceward::RecordId;
 use onceward::store::{Store, StoreError, Version};
-use onceward_sqlite::{Options, SqliteStore};
+use onceward_sqlite::{FatalHook, Options, SqliteStore};
 use onceward_testkit::sample;
 use support::{applied, block_on, open, put};
 
@@ -136,6 +137,45 @@ fn a_child_writes_until_a_sync_fails() {
         let version = put(&store, sample::id(n), None, sample::record("k"));
         println!("acknowledged {} {version}", sample::id(n));
     }
+}
+
+#[test]
+fn a_hook_that_does_not_stop_the_process_leaves_a_store_that_refuses_everything() {
+    let directory = tempfile::tempdir().unwrap();
+    let shim = compile_shim(directory.path());
+    for (from, checkpoint_pages) in [(10, 16_000), (11, 8), (12, 8)] {
+        let path = directory.path().join(format!("hooked-{from}.db"));
+        let mut child = support::child("a_child_goes_on_after_a_failed_sync", &path);
+        child.env("LD_PRELOAD", &shim).env("FAIL_SYNCS_FROM", from.to_string());
+        let output = child.env(PAGES, checkpoint_pages.to_string()).output().unwrap();
+        let errors = String::from_utf8_lossy(&output.stderr);
+        assert!(output.status.success(), "sync {from}: {:?}: {errors}", output.status);
+        drop(open(&path));
+    }
+}
+
+#[test]
+fn a_child_goes_on_after_a_failed_sync() {
+    let Some(path) = support::child_path() else { return };
+    let checkpoint_pages = std::env::var(PAGES).unwrap().parse().unwrap();
+    let told = Arc::new(Mutex::new(Vec::new()));
+    let hook = told.clone();
+    let on_fatal: FatalHook = Arc::new(move |message: &str| hook.lock().unwrap().push(message.to_owned()));
+    let store =
+        SqliteStore::open(path, Options { checkpoint_pages, on_fatal, ..Options::default() }).unwrap();
+    let failed = (0..1_000)
+        .map(|n| block_on(store.swap(sample::id(n), None, sample::record("k"))))
+        .find_map(Result::err);
+    assert!(
+        matches!(failed, Some(StoreError::Ambiguous { .. } | StoreError::Unavailable { .. })),
+        "{failed:?}"
+    );
+    block_on(store.close());
+    let messages = told.lock().unwrap().clone();
+    assert!(!messages.is_empty() && messages[0].contains("did not confirm a write"), "{messages:?}");
+    let later = block_on(store.swap(sample::id(1), None, sample::record("k")));
+    assert!(matches!(later, Err(StoreError::Unavailable { .. })), "{later:?}");
+    assert!(matches!(block_on(store.load(sample::id(0))), Err(StoreError::Unavailable { .. })));
 }
 
 #[test]

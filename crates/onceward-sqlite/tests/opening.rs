@@ -62,6 +62,7 @@ fn a_setting_that_makes_no_sense_is_refused_with_its_value_and_the_rule() {
         ("readers = 65", Options { readers: 65, ..default() }),
         ("cache_bytes = 1", Options { cache_bytes: 1, ..default() }),
         ("checkpoint_pages = 0", Options { checkpoint_pages: 0, ..default() }),
+        ("lock_wait = 3601s", Options { lock_wait: Duration::from_secs(3601), ..default() }),
         ("page_bytes = 4095", Options { page_bytes: 4095, ..default() }),
         ("page_bytes = 131072", Options { page_bytes: 131_072, ..default() }),
     ];

@@ -33,7 +33,7 @@ pub struct Options {
 
 impl Default for Options {
     fn default() -> Self {
-        Self { keys: 2_000_000, rounds: 5, callers: vec![1, 16, 64, 256], store: StoreOptions::default() }
+        Self { keys: 2_000_000, rounds: 7, callers: vec![1, 16, 64, 256], store: StoreOptions::default() }
     }
 }
 
@@ -54,12 +54,15 @@ pub fn run(options: &Options) -> Result<(), Failure> {
         for row in &mut rows {
             let path = directory.path().join("empty.db");
             let empty = SqliteStore::open(&path, options.store.clone())?;
-            let measured = runtime.block_on(measure(&empty, &work, row.callers))?;
+            let mut measured = runtime.block_on(measure(&empty, &work, row.callers))?;
             drop(empty);
             remove(&path)?;
-            row.limit.push(raw_limit(directory.path(), &measured)?);
+            let between = raw_limit(directory.path(), &measured)?;
+            measured.limit = between;
             row.empty.push(measured);
-            row.full.push(runtime.block_on(measure(&full, &work, row.callers))?);
+            let mut measured = runtime.block_on(measure(&full, &work, row.callers))?;
+            measured.limit = f64::midpoint(between, raw_limit(directory.path(), &measured)?);
+            row.full.push(measured);
         }
         println!("round {} of {} done", round + 1, options.rounds);
     }
@@ -127,6 +130,8 @@ fn applied(swapped: Swapped) -> Result<Version, StoreError> {
 struct Measured {
     pairs_per_second: f64,
     average_batch: f64,
+    /// Pairs a second that the disk could do at all, measured beside it.
+    limit: f64,
     latency: Histogram<u64>,
 }
 
@@ -134,9 +139,9 @@ struct Measured {
 /// enough that a noisy neighbour spoils one of them and not all.
 fn pairs_for(callers: u64) -> u64 {
     match callers {
-        1 => 1_000,
-        2..=31 => 12_000,
-        _ => 48_000,
+        1 => 600,
+        2..=31 => 8_000,
+        _ => 24_000,
     }
 }
 
@@ -165,6 +170,7 @@ async fn measure(store: &SqliteStore, work: &Arc<Work>, callers: u64) -> Result<
     Ok(Measured {
         pairs_per_second: (share * callers) as f64 / elapsed,
         average_batch: (after.writes - before.writes) as f64 / (after.batches - before.batches) as f64,
+        limit: f64::NAN,
         latency,
     })
 }
@@ -202,9 +208,9 @@ fn raw_limit(directory: &Path, measured: &Measured) -> Result<f64, Failure> {
         reason = "a batch is a small positive number"
     )]
     let batch = measured.average_batch.round().max(1.0) as usize;
-    // About a second of it.
+    // About half a second of it.
     #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "a small positive number")]
-    let batches = (measured.pairs_per_second * 4.0 / batch as f64).max(100.0) as usize;
+    let batches = (measured.pairs_per_second * 2.0 / batch as f64).max(100.0) as usize;
     let path = directory.join("raw");
     let mut file = File::create(&path)?;
     let mut bytes = Vec::new();
@@ -237,13 +243,9 @@ fn remove(store: &Path) -> std::io::Result<()> {
 
 fn report_size(store: &SqliteStore, keys: u64, took: Duration) -> Result<(), Failure> {
     let bytes = std::fs::metadata(store.path())?.len();
-    if keys > 0 {
-        println!(
-            "{keys} keys preloaded in {:.0} s: {} MiB, {} bytes a key",
-            took.as_secs_f64(),
-            bytes >> 20,
-            bytes / keys
-        );
+    if let Some(each) = bytes.checked_div(keys) {
+        let seconds = took.as_secs_f64();
+        println!("{keys} keys preloaded in {seconds:.0} s: {} MiB, {each} bytes a key", bytes >> 20);
     }
     Ok(())
 }
@@ -253,12 +255,11 @@ struct Row {
     callers: u64,
     empty: Vec<Measured>,
     full: Vec<Measured>,
-    limit: Vec<f64>,
 }
 
 impl Row {
     fn new(callers: u64) -> Self {
-        Self { callers, empty: Vec::new(), full: Vec::new(), limit: Vec::new() }
+        Self { callers, empty: Vec::new(), full: Vec::new() }
     }
 }
 
@@ -274,12 +275,12 @@ fn print(rows: &[Row], keys: u64) {
             .zip(&row.empty)
             .map(|(full, empty)| full.pairs_per_second / empty.pairs_per_second)
             .collect();
-        print_line(row.callers, 0, &row.empty, &row.limit, None);
-        print_line(row.callers, keys, &row.full, &row.limit, Some(median(against)));
+        print_line(row.callers, 0, &row.empty, None);
+        print_line(row.callers, keys, &row.full, Some(median(against)));
     }
 }
 
-fn print_line(callers: u64, keys: u64, all: &[Measured], limit: &[f64], against: Option<f64>) {
+fn print_line(callers: u64, keys: u64, all: &[Measured], against: Option<f64>) {
     let mut latency = histogram();
     for measured in all {
         // Both have the same bounds.
@@ -290,8 +291,8 @@ fn print_line(callers: u64, keys: u64, all: &[Measured], limit: &[f64], against:
         "| {callers} | {keys} | {:.0} | {:.1} | {:.0} | {:.2} | {} | {:.2} | {:.2} | {:.2} | {:.2} |",
         median(all.iter().map(|measured| measured.pairs_per_second).collect()),
         median(all.iter().map(|measured| measured.average_batch).collect()),
-        median(limit.to_vec()),
-        median(all.iter().zip(limit).map(|(measured, limit)| measured.pairs_per_second / limit).collect()),
+        median(all.iter().map(|measured| measured.limit).collect()),
+        median(all.iter().map(|measured| measured.pairs_per_second / measured.limit).collect()),
         against.map_or("1".to_owned(), |against| format!("{against:.2}")),
         ms(0.5),
         ms(0.99),
