@@ -75,7 +75,7 @@ async fn main() -> Result<(), Box<dyn Error>> {
     say("An operator finds the charge at the provider and says so. From now on that is the answer.");
     let id = identity()?.id_of(&Scope::new("shop")?, &Key::new("order-4")?);
     let verdict = Resolution::Completed(Arc::new(Reply::new("charge 4 of 800 cents").with_status(201)));
-    engine.resolve(id, verdict, "ann", "found in the provider's dashboard").await?;
+    engine.resolve(id, None, verdict, "ann", "found in the provider's dashboard").await?;
     show(&pay(&engine, &provider, "order-4", 800).await?);
 
     say("The process is restarted. Everything is still known.");

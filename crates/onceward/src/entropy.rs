@@ -42,9 +42,15 @@ impl Instance {
         Ok(Self::named(u64::from_le_bytes(name)))
     }
 
-    /// A chosen name, for simulations that must repeat. Two engines on one store must never share one.
+    /// A chosen name, for simulations that must repeat. Two engines that live at once on one store must never share one;
+    /// a restart may keep it.
     pub const fn named(name: u64) -> Self {
         Self { name, issued: AtomicU64::new(0) }
+    }
+
+    /// Begins to count at this number, which must be above all that were counted under this name before.
+    pub(crate) fn count_from(&self, number: u64) {
+        self.issued.store(number, Ordering::Relaxed);
     }
 
     pub(crate) fn name(&self) -> u64 {

@@ -55,6 +55,8 @@ pub enum Event<'a> {
     },
     /// Someone who knows, a webhook or a probe, says that it happened.
     Evidence {
+        /// The tenure that is meant, if that is known.
+        fence: Option<Fence>,
         /// The answer it had.
         reply: Arc<Reply>,
         /// Who says so.
@@ -62,6 +64,8 @@ pub enum Event<'a> {
     },
     /// A probe could not tell.
     Inconclusive {
+        /// The tenure that is meant, if that is known.
+        fence: Option<Fence>,
         /// The first pause; each further one is twice as long.
         backoff: Duration,
         /// How many probes there are in all.
@@ -69,6 +73,8 @@ pub enum Event<'a> {
     },
     /// Someone decides an unknown outcome.
     Resolve {
+        /// The tenure that is meant, if that is known.
+        fence: Option<Fence>,
         /// What it was.
         verdict: Resolution,
         /// Who says so.
@@ -86,6 +92,25 @@ pub enum Event<'a> {
         /// What becomes of a record past its window.
         expiry: Expiry,
     },
+}
+
+impl Event<'_> {
+    /// Whether this speaks of another tenure than the record's. Owners are told that they are fenced; whoever speaks from
+    /// outside is told that there is a conflict.
+    pub(crate) fn is_about_another(&self, record: &Record) -> bool {
+        match self {
+            Self::Evidence { fence, .. } | Self::Inconclusive { fence, .. } | Self::Resolve { fence, .. } => {
+                fence.is_some_and(|fence| fence != record.fence)
+            }
+            Self::Claim { .. }
+            | Self::Resume { .. }
+            | Self::Renew { .. }
+            | Self::Checkpoint { .. }
+            | Self::Settle { .. }
+            | Self::Expire { .. }
+            | Self::Sweep { .. } => false,
+        }
+    }
 }
 
 /// What an unknown outcome is resolved to.
@@ -191,4 +216,18 @@ pub enum Notice {
     Uncompared,
     /// Nothing asks after the outcome any more: an operator must.
     DeadLettered,
+}
+
+pub(crate) fn keep(answer: Answer) -> Step {
+    Step { write: Write::Keep, answer, notice: None }
+}
+
+pub(crate) fn put(record: &Record, answer: Answer, change: impl FnOnce(&mut Record)) -> Step {
+    let mut next = Box::new(record.clone());
+    change(&mut next);
+    Step { write: Write::Put(next), answer, notice: None }
+}
+
+pub(crate) fn noticed(step: Step, notice: Notice) -> Step {
+    Step { notice: Some(notice), ..step }
 }

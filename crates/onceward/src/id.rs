@@ -42,17 +42,18 @@ impl fmt::Debug for RecordId {
 /// A text that is no record id.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error(
-    "{text:?} is not a record id: it must be 32 hexadecimal digits, as the console and the logs show them"
+    "a text of {bytes} bytes is not a record id: it must be 32 hexadecimal digits, as lists and logs show them"
 )]
 pub struct NotARecordId {
-    text: String,
+    // Not the text itself: it may be a key that was put into the wrong place.
+    bytes: usize,
 }
 
 impl FromStr for RecordId {
     type Err = NotARecordId;
 
     fn from_str(text: &str) -> Result<Self, Self::Err> {
-        let refused = || NotARecordId { text: text.chars().take(64).collect() };
+        let refused = || NotARecordId { bytes: text.len() };
         if text.len() != 32 || !text.bytes().all(|byte| byte.is_ascii_hexdigit()) {
             return Err(refused());
         }

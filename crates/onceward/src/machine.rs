@@ -9,6 +9,7 @@ use std::time::Duration;
 
 use crate::claim::Claim;
 use crate::event::{Answer, Decision, Event, Expiry, Moment, Notice, Refusal, Resolution, Step, Write};
+use crate::event::{keep, noticed, put};
 use crate::fingerprint::Comparison;
 use crate::outcome::{Evidence, Outcome, RecoveryPoint, Reply};
 use crate::record::{Fence, Letter, OnLapse, Record, State};
@@ -27,12 +28,21 @@ pub fn step(record: Option<&Record>, at: Moment, event: &Event<'_>) -> Step {
             next.extend_lease(at);
             next.recovery_point = Some(point.clone());
         }),
+        (Some(record), event) if event.is_about_another(record) => keep(Answer::Conflict),
         (Some(record), Event::Settle { fence, outcome }) => settled(record, at, *fence, outcome),
-        (Some(record), Event::Evidence { reply, by }) => testified(record, at, reply, by),
-        (Some(record), Event::Inconclusive { backoff, limit }) => unanswered(record, at, *backoff, *limit),
-        (Some(record), Event::Resolve { verdict, by, reason }) => resolved(record, at, verdict, by, reason),
+        (Some(record), Event::Evidence { reply, by, .. }) => testified(record, at, reply, by),
+        (Some(record), Event::Inconclusive { backoff, limit, .. }) => {
+            unanswered(record, at, *backoff, *limit)
+        }
+        (Some(record), Event::Resolve { verdict, by, reason, .. }) => {
+            resolved(record, at, verdict, by, reason)
+        }
         (Some(record), Event::Expire { after }) => expired(record, at, *after),
         (Some(record), Event::Sweep { expiry }) => swept(record, at, *expiry),
+        // It was done, and its record was swept long since: whatever was decided meanwhile, somebody should know.
+        (None, Event::Settle { outcome: Outcome::Completed(_), .. }) => {
+            noticed(keep(Answer::Fenced), Notice::Contradiction)
+        }
         (None, Event::Renew { .. } | Event::Checkpoint { .. } | Event::Settle { .. }) => keep(Answer::Fenced),
         (None, Event::Sweep { .. }) => keep(Answer::Left),
         (
@@ -55,7 +65,7 @@ fn claimed(record: Option<&Record>, at: Moment, claim: &Claim, owner: OwnerToken
         return refuse(Refusal::Mismatch);
     }
     let step = match &record.state {
-        State::InProgress { lease_until } if *lease_until > at.now => {
+        State::InProgress { .. } if record.is_held(at) => {
             if record.owner == owner {
                 regained(record)
             } else {
@@ -81,7 +91,7 @@ fn claimed(record: Option<&Record>, at: Moment, claim: &Claim, owner: OwnerToken
 
 fn resumed(record: &Record, at: Moment, owner: OwnerToken) -> Step {
     match &record.state {
-        State::InProgress { lease_until } if *lease_until <= at.now => {
+        State::InProgress { lease_until } if !record.is_held(at) => {
             lapsed(record, at, *lease_until, Some(owner))
         }
         State::InProgress { .. } if record.owner == owner => regained(record),
@@ -156,8 +166,9 @@ fn fenced(record: &Record, at: Moment, fence: Fence, outcome: &Outcome) -> Step 
     };
     let step = match (&record.evidence, &record.state) {
         (Some(_), _) | (_, State::Expired { .. }) => keep(Answer::Fenced),
-        // An earlier window's operation may have been another request, so its result is no evidence here.
-        (None, _) if fence < record.opened => keep(Answer::Fenced),
+        // An earlier window's operation may have been another request, and a fence from the future is nobody's: what
+        // comes under them is no evidence here.
+        (None, _) if fence < record.opened || fence > record.fence => keep(Answer::Fenced),
         (None, _) => put(record, Answer::Fenced, |next| next.testify(at, fence, reply)),
     };
     // Below the origin lies an execution that was declared not to have happened, as a release declares of the present one.
@@ -232,7 +243,7 @@ fn expired(record: &Record, at: Moment, after: Duration) -> Step {
 
 fn swept(record: &Record, at: Moment, expiry: Expiry) -> Step {
     match (&record.state, expiry) {
-        (State::InProgress { lease_until }, _) if *lease_until <= at.now => {
+        (State::InProgress { lease_until }, _) if !record.is_held(at) => {
             lapsed(record, at, *lease_until, None)
         }
         (State::InProgress { .. } | State::Unknown { .. }, _) => keep(Answer::Left),
@@ -253,7 +264,9 @@ fn lapsed(record: &Record, at: Moment, lease_until: Timestamp, successor: Option
     if let (OnLapse::Resume { attempts, within }, Some(point)) =
         (record.terms.on_lapse, &record.recovery_point)
     {
-        let open = record.attempt < attempts && lease_until.after(within) > at.now;
+        // A lease from the future has lapsed for nobody who could tell: its owner may still be at work.
+        let takeable = lease_until <= at.now && lease_until.after(within) > at.now;
+        let open = record.attempt < attempts && takeable;
         match successor {
             Some(owner) if open => return take_over(record, at, owner, point),
             None if open => return keep(Answer::Left),
@@ -282,18 +295,4 @@ fn execute(record: Option<&Record>, at: Moment, claim: &Claim, owner: OwnerToken
 
 fn refuse(refusal: Refusal) -> Step {
     keep(Answer::Decision(Decision::Refuse(refusal)))
-}
-
-fn keep(answer: Answer) -> Step {
-    Step { write: Write::Keep, answer, notice: None }
-}
-
-fn put(record: &Record, answer: Answer, change: impl FnOnce(&mut Record)) -> Step {
-    let mut next = Box::new(record.clone());
-    change(&mut next);
-    Step { write: Write::Put(next), answer, notice: None }
-}
-
-fn noticed(step: Step, notice: Notice) -> Step {
-    Step { notice: Some(notice), ..step }
 }

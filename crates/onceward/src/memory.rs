@@ -1,6 +1,7 @@
 //! The reference store: a map behind a lock. It promises nothing beyond the life of the process.
 
 use std::collections::BTreeMap;
+use std::fmt;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use crate::codec;
@@ -26,6 +27,12 @@ struct Rows {
 impl Default for MemoryStore {
     fn default() -> Self {
         Self::with_clock(Arc::new(SystemClock))
+    }
+}
+
+impl fmt::Debug for MemoryStore {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("MemoryStore").field("records", &self.rows().by_id.len()).finish_non_exhaustive()
     }
 }
 

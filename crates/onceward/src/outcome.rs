@@ -1,5 +1,6 @@
 //! How an execution can end, and what is kept of it.
 
+use std::fmt;
 use std::sync::Arc;
 
 use bytes::Bytes;
@@ -8,8 +9,8 @@ use serde::{Deserialize, Serialize};
 use crate::Timestamp;
 use crate::record::Fence;
 
-/// What a retry gets back.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+/// What a retry gets back. Its debug form tells sizes only: bodies do not belong into logs.
+#[derive(Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Reply {
     /// An HTTP status; 200 where the work is not HTTP.
     pub status: u16,
@@ -39,8 +40,15 @@ impl Reply {
     }
 }
 
+impl fmt::Debug for Reply {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { status, headers, body, version } = self;
+        write!(f, "Reply({status}, {} headers, {} bytes, version {version})", headers.len(), body.len())
+    }
+}
+
 /// A phase that was committed, and what the next one needs to know.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct RecoveryPoint {
     name: String,
     data: Bytes,
@@ -94,6 +102,12 @@ impl RecoveryPoint {
     /// What the next phase needs to know.
     pub const fn data(&self) -> &Bytes {
         &self.data
+    }
+}
+
+impl fmt::Debug for RecoveryPoint {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "RecoveryPoint({:?}, {} bytes)", self.name, self.data.len())
     }
 }
 

@@ -1,6 +1,7 @@
 //! What is remembered about one operation. Records outlive the code that wrote them: a change here is a change of the
 //! stored format, and `codec.rs` has the test that says so.
 
+use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -136,8 +137,8 @@ pub enum Letter {
     Dead,
 }
 
-/// Whose operation a record is, for people to read.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+/// Whose operation a record is, for people who ask for it; its debug form names the route alone.
+#[derive(Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Subject {
     /// The scope's text.
     pub scope: String,
@@ -145,6 +146,12 @@ pub struct Subject {
     pub key: String,
     /// The route or the kind of work, for metrics and lists.
     pub route: String,
+}
+
+impl fmt::Debug for Subject {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Subject").field("route", &self.route).finish_non_exhaustive()
+    }
 }
 
 /// How one operation is to be treated. Stored with it, so that a changed configuration changes new operations only.
@@ -267,7 +274,11 @@ impl Record {
     }
 
     pub(crate) fn release(&mut self, at: Moment, error: &str) {
-        let kept = self.terms.retention.min(RETRYABLE_RETENTION_MAX);
+        // A phase that was committed must be remembered for as long as an answer would be: else it were done again.
+        let kept = match self.recovery_point {
+            Some(_) => self.terms.retention.saturating_add(self.jittered_grace()),
+            None => self.terms.retention.min(RETRYABLE_RETENTION_MAX),
+        };
         self.state = State::FailedRetryable { settled_at: at.now, expires_at: at.now.after(kept) };
         self.last_error = Some(cut(error));
     }
@@ -301,19 +312,36 @@ impl Record {
     /// knows, are never over.
     pub(crate) fn is_spent(&self, at: Moment) -> bool {
         match &self.state {
-            State::Completed { expires_at, .. } | State::FailedRetryable { expires_at, .. } => {
-                *expires_at <= at.expiry_now
+            State::Completed { expires_at, .. } => *expires_at <= at.expiry_now,
+            // What is known to have been done is remembered as an answer would be.
+            State::FailedRetryable { expires_at, .. } => {
+                let known = self.evidence.as_ref().map(|evidence| evidence.at.after(self.terms.retention));
+                known.map_or(*expires_at, |until| until.max(*expires_at)) <= at.expiry_now
             }
             State::Expired { .. } => true,
             State::InProgress { .. } | State::Unknown { .. } => false,
         }
     }
 
-    /// Evidence about this very tenure.
+    /// Whether somebody's lease lives. One that ends later than any claim could have asked for was taken while the store's
+    /// clock was ahead: nobody holds it, and an unknown outcome is safe.
+    pub(crate) fn is_held(&self, at: Moment) -> bool {
+        match &self.state {
+            State::InProgress { lease_until } => {
+                *lease_until > at.now && *lease_until <= at.now.after(self.terms.lease.saturating_mul(2))
+            }
+            State::Completed { .. }
+            | State::FailedRetryable { .. }
+            | State::Unknown { .. }
+            | State::Expired { .. } => false,
+        }
+    }
+
+    /// Evidence about this very execution, from whichever of its tenures.
     pub(crate) fn own_evidence(&self) -> Option<Arc<Reply>> {
         self.evidence
             .as_ref()
-            .filter(|evidence| evidence.fence == self.fence)
+            .filter(|evidence| evidence.fence >= self.origin)
             .map(|evidence| evidence.reply.clone())
     }
 
@@ -347,7 +375,7 @@ impl Record {
     /// Between half of the grace and all of it, spread by fence and owner, so that what was written in one burst does
     /// not expire in one.
     fn jittered_grace(&self) -> Duration {
-        let [.., a, b, c, d] = *self.owner.as_bytes();
+        let [_, _, _, _, _, _, _, _, a, b, c, d, ..] = *self.owner.as_bytes();
         let seed = self.fence.as_number() ^ u64::from(u32::from_le_bytes([a, b, c, d])) << 32;
         let mixed = seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 44;
         let half = self.terms.grace / 2;

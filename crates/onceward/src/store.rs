@@ -16,7 +16,8 @@ pub type StoreFuture<'a, T> = Pin<Box<dyn Future<Output = Result<T, StoreError>>
 
 /// A durable map from ids to records that can be swapped one at a time.
 pub trait Store: Send + Sync + 'static {
-    /// Reads a record, as of now: a read after an acknowledged swap sees it.
+    /// Reads a record, as of now: a read after an acknowledged swap sees it, and nothing that is not durable yet is seen,
+    /// here or in a conflict. An engine gives up on a call that takes too long, by dropping its future.
     fn load(&self, id: RecordId) -> StoreFuture<'_, Seen>;
 
     /// Writes `next` if the record is still at `expect`, or still absent where that is `None`.

@@ -77,7 +77,8 @@ fn representatives() -> Vec<Record> {
 fn happenings(claims: &[Claim]) -> Vec<(&'static str, Event<'_>)> {
     let (fence, old) = (Fence::from_number(NOW.as_micros()), Fence::from_number(NOW.as_micros() - 3));
     let completed = || Outcome::Completed(sample::reply(200, "done"));
-    let resolve = |verdict| Event::Resolve { verdict, by: "ops".to_owned(), reason: "saw it".to_owned() };
+    let resolve =
+        |verdict| Event::Resolve { fence: None, verdict, by: "ops".to_owned(), reason: "saw it".to_owned() };
     let mut all = vec![
         ("resume", Event::Resume { owner: OwnerToken::named("completer") }),
         ("renew", Event::Renew { fence }),
@@ -90,9 +91,18 @@ fn happenings(claims: &[Claim]) -> Vec<(&'static str, Event<'_>)> {
         ("late result", Event::Settle { fence: old, outcome: completed() }),
         ("late settle retryable", Event::Settle { fence: old, outcome: Outcome::Retryable(String::new()) }),
         ("late settle unknown", Event::Settle { fence: old, outcome: Outcome::Unknown(String::new()) }),
-        ("evidence", Event::Evidence { reply: sample::reply(200, "seen"), by: "webhook".to_owned() }),
-        ("probe inconclusive", Event::Inconclusive { backoff: Duration::from_secs(5), limit: 8 }),
-        ("probe inconclusive", Event::Inconclusive { backoff: Duration::from_secs(5), limit: 1 }),
+        (
+            "evidence",
+            Event::Evidence { fence: None, reply: sample::reply(200, "seen"), by: "webhook".to_owned() },
+        ),
+        (
+            "probe inconclusive",
+            Event::Inconclusive { fence: None, backoff: Duration::from_secs(5), limit: 8 },
+        ),
+        (
+            "probe inconclusive",
+            Event::Inconclusive { fence: None, backoff: Duration::from_secs(5), limit: 1 },
+        ),
         ("resolve completed", resolve(Resolution::Completed(sample::reply(200, "resolved")))),
         ("resolve retryable", resolve(Resolution::Retryable)),
         ("expire", Event::Expire { after: Duration::ZERO }),

@@ -207,9 +207,12 @@ impl<'a> Request<'a> {
                     Ending::Unknown => Outcome::Unknown("as the script says".to_owned()),
                 },
             },
-            Deed::Evidence(answered) => Event::Evidence { reply: reply(answered), by },
-            Deed::Inconclusive { backoff, limit } => Event::Inconclusive { backoff: *backoff, limit: *limit },
+            Deed::Evidence(answered) => Event::Evidence { fence: None, reply: reply(answered), by },
+            Deed::Inconclusive { backoff, limit } => {
+                Event::Inconclusive { fence: None, backoff: *backoff, limit: *limit }
+            }
             Deed::Resolve(ending) => Event::Resolve {
+                fence: None,
                 verdict: match ending {
                     Ending::Completed(answered) => Resolution::Completed(reply(answered)),
                     Ending::Retryable | Ending::Unknown => Resolution::Retryable,

@@ -44,6 +44,7 @@ macro_rules! each_scenario {
             a_webhook_before_the_lapse_is_kept_and_used,
             a_webhook_completes_what_nobody_knew,
             a_webhook_is_heard_beside_a_fenced_owners_result,
+            what_one_tenure_did_settles_the_lapse_of_the_next,
             an_inconclusive_probe_backs_off_and_ends_among_the_dead_letters,
             an_operator_ends_the_window_early,
             an_unknown_outcome_is_resolved_once,

@@ -83,6 +83,7 @@ impl Cast {
             .limits(Limits {
                 executions: 64,
                 attached: 64,
+                give_backs: 64,
                 cache_bytes: 20_000,
                 cache_revalidate: Duration::from_secs(1),
                 reply_bytes: 1024,
@@ -274,7 +275,7 @@ impl Cast {
             (State::InProgress { .. } | State::Unknown { .. }, Some(number))
                 if self.draw(|world| world.random.permille(chances.webhook)) =>
             {
-                drop(node.engine.testify(id, reply(number), "webhook").await);
+                drop(node.engine.testify(id, Some(fence), reply(number), "webhook").await);
             }
             (State::Unknown { .. }, Some(number))
                 if self.draw(|world| world.random.permille(chances.verdict)) =>
@@ -282,13 +283,17 @@ impl Cast {
                 let hasty = self.draw(|world| world.random.permille(chances.hasty_verdict));
                 let verdict =
                     if hasty { Resolution::Retryable } else { Resolution::Completed(reply(number)) };
-                drop(node.engine.resolve(id, verdict, "operator", "the ledger says so").await);
+                drop(node.engine.resolve(id, Some(fence), verdict, "operator", "the ledger says so").await);
             }
             (State::Unknown { .. }, None) if self.draw(|world| world.random.permille(chances.verdict)) => {
-                drop(node.engine.resolve(id, Resolution::Retryable, "operator", "not in the ledger").await);
+                drop(
+                    node.engine
+                        .resolve(id, Some(fence), Resolution::Retryable, "operator", "not in the ledger")
+                        .await,
+                );
             }
             (State::Unknown { .. }, _) => {
-                drop(node.engine.inconclusive(id, Duration::from_millis(300), 4).await);
+                drop(node.engine.inconclusive(id, Some(fence), Duration::from_millis(300), 4).await);
             }
             (State::Completed { .. }, _) if self.draw(|world| world.random.permille(chances.expire)) => {
                 drop(node.engine.expire(id).await);

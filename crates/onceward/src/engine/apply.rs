@@ -1,12 +1,13 @@
 //! One event, applied: machine, swap, and on a conflict again with the record that won.
 
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::time::Duration;
 
 use super::observe::Observation;
 use super::{EngineError, Inner};
 use crate::RecordId;
-use crate::event::{Event, Notice, Step, Write};
-use crate::store::{Stamped, StoreError, Swapped};
+use crate::event::{Answer, Event, Moment, Notice, Step, Write};
+use crate::store::{Stamped, StoreError, StoreFuture, Swapped, Version};
 use crate::time::{Instant, instant, sleep};
 
 /// Each conflict means that somebody else made progress. A record that moves on this often is being hammered, and
@@ -16,6 +17,9 @@ const CONFLICTS_MAX: u32 = 32;
 const BACKOFF_FIRST: Duration = Duration::from_millis(20);
 /// And then at most this far apart, so that an answer that is held back goes out soon after the store is back.
 const BACKOFF_MAX: Duration = Duration::from_secs(1);
+
+/// Even a call that is made when patience is almost over gets this long: most stores answer within it.
+const CALL_MIN: Duration = Duration::from_millis(250);
 
 /// What is believed about the record before the store is asked.
 pub(super) enum Start {
@@ -64,28 +68,28 @@ pub(super) enum Wrote {
 /// What went wrong, and whether something may have been written.
 pub(super) struct Failed {
     pub error: EngineError,
-    pub ambiguous: Ambiguous,
+    pub lost: Option<Lost>,
+}
+
+/// A write whose answer was lost: it may be in the store, or arrive there later.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Lost {
+    /// What it would have replaced. Once something else stands there, it can no longer arrive.
+    pub expected: Option<Version>,
 }
 
 impl Failed {
     /// What the caller is told. Whoever would go on without a store must know that a claim may be in it.
     pub(super) fn told(self) -> EngineError {
-        match (self.ambiguous, self.error) {
-            (Ambiguous::Maybe, EngineError::Store(StoreError::Unavailable { reason })) => {
-                StoreError::Ambiguous { reason }.into()
-            }
-            (_, error) => error,
+        match self.lost {
+            Some(_) => StoreError::Ambiguous { reason: self.error.to_string() }.into(),
+            None => self.error,
         }
     }
 }
 
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Ambiguous {
-    /// Nothing of this event is in the store, nor will it be.
-    No,
-    /// Something of this event may be in the store, or arrive there later.
-    Maybe,
-}
+/// What is believed at the beginning of a round: the record, and the time at which that is so.
+type Believed = (Option<Stamped>, Moment);
 
 impl Inner {
     pub(super) async fn apply(
@@ -95,104 +99,117 @@ impl Inner {
         event: &Event<'_>,
         patience: Patience,
     ) -> Result<Applied, Failed> {
-        let mut ambiguous = Ambiguous::No;
-        let failed = |error: EngineError, ambiguous| Failed { error, ambiguous };
-        let mut backoff = BACKOFF_FIRST;
-        let (mut believed, mut moment) = match start {
-            Start::Absent => (None, self.store_clock.estimate()),
-            Start::Held(stamped) => (Some(*stamped), self.store_clock.estimate()),
-            Start::Load => {
-                let seen = self.look(id, patience).await.map_err(|error| failed(error.into(), ambiguous))?;
-                (seen.record, self.store_clock.saw(seen.now))
-            }
-        };
-        let mut conflicts = 0;
+        let (mut lost, mut backoff, mut conflicts) = (None, BACKOFF_FIRST, 0);
+        let failed = |error: EngineError, lost| Failed { error, lost };
+        let unseen = |error: StoreError| failed(error.into(), None);
+        let (mut believed, mut moment) = self.begin(id, start, patience).await.map_err(unseen)?;
         while conflicts < CONFLICTS_MAX {
-            let version = believed.as_ref().map(|stamped| stamped.version);
+            let expected = believed.as_ref().map(|stamped| stamped.version);
             let step = (self.machine)(believed.as_ref().map(|stamped| &stamped.record), moment, event);
             let from = believed.as_ref().map(|stamped| stamped.record.state.name());
-            let next = match (&step.write, version) {
+            let next = match (&step.write, expected) {
                 (Write::Put(next), _) => next.clone(),
                 (Write::Keep, _) | (Write::Remove, None) => {
                     return Ok(self.applied(id, step, from, believed, Wrote::Nothing));
                 }
                 (Write::Remove, Some(version)) => {
                     let forgotten = self.store.forget(vec![(id, version)]).await;
-                    let count = forgotten.map_err(|error| failed(error.into(), Ambiguous::Maybe))?;
+                    let count = forgotten.map_err(|error| failed(error.into(), Some(Lost { expected })))?;
                     if count == 1 {
                         return Ok(self.applied(id, step, from, None, Wrote::Record));
                     }
-                    let seen =
-                        self.look(id, patience).await.map_err(|error| failed(error.into(), ambiguous))?;
-                    (believed, moment) = (seen.record, self.store_clock.saw(seen.now));
+                    (believed, moment) = self.look(id, patience).await.map_err(unseen)?;
                     conflicts += 1;
                     continue;
                 }
             };
-            match self.store.swap(id, version, (*next).clone()).await {
-                Ok(Swapped::Applied { version, now }) => {
-                    self.store_clock.saw(now);
+            let call = self.store.swap(id, expected, (*next).clone());
+            match self.within(patience, call).await {
+                Ok((Swapped::Applied { version, now }, sent)) => {
+                    self.store_clock.saw(now, sent);
                     let stamped = Stamped { record: *next, version };
                     return Ok(self.applied(id, step, from, Some(stamped), Wrote::Record));
                 }
-                Ok(Swapped::Conflict(seen)) => {
-                    (believed, moment) = (seen.record, self.store_clock.saw(seen.now));
+                Ok((Swapped::Conflict(seen), sent)) => {
+                    (believed, moment) = (seen.record, self.store_clock.saw(seen.now, sent));
                     conflicts += 1;
                 }
                 Err(error @ StoreError::Ambiguous { .. }) => {
                     self.observe_ambiguous(id, event);
+                    let again = lost.replace(Lost { expected }).is_some();
                     if instant() >= patience.deadline() {
-                        return Err(failed(error.into(), Ambiguous::Maybe));
+                        return Err(failed(error.into(), lost));
                     }
-                    if ambiguous == Ambiguous::Maybe {
+                    if again {
                         sleep(backoff).await;
                         backoff = (backoff * 2).min(BACKOFF_MAX);
                     }
-                    ambiguous = Ambiguous::Maybe;
-                    let seen =
-                        self.look(id, patience).await.map_err(|error| failed(error.into(), ambiguous))?;
-                    (believed, moment) = (seen.record, self.store_clock.saw(seen.now));
+                    let looked = self.look(id, patience).await;
+                    (believed, moment) = looked.map_err(|error| failed(error.into(), lost))?;
                 }
                 Err(error @ (StoreError::Unavailable { .. } | StoreError::Overloaded { .. })) => {
                     self.observe("", id, Observation::StoreError);
                     let give_up = match patience {
-                        Patience::Claim(_) => ambiguous == Ambiguous::No,
+                        Patience::Claim(_) => lost.is_none(),
                         Patience::Until(_) => false,
                     };
                     if give_up || instant() >= patience.deadline() {
-                        return Err(failed(error.into(), ambiguous));
+                        return Err(failed(error.into(), lost));
                     }
                     sleep(backoff).await;
                     backoff = (backoff * 2).min(BACKOFF_MAX);
-                    moment = self.store_clock.estimate();
+                    moment = self.store_clock.estimate().unwrap_or(moment);
                 }
                 Err(error @ (StoreError::Unreadable { .. } | StoreError::Refused { .. })) => {
                     self.observe("", id, Observation::StoreError);
-                    return Err(failed(error.into(), ambiguous));
+                    return Err(failed(error.into(), lost));
                 }
             }
         }
-        Err(failed(EngineError::Contended { id, conflicts }, ambiguous))
+        Err(failed(EngineError::Contended { id, conflicts }, lost))
+    }
+
+    /// What is believed to begin with. Where this machine slept, only the store knows what time it is: it is asked.
+    async fn begin(&self, id: RecordId, start: Start, patience: Patience) -> Result<Believed, StoreError> {
+        match (start, self.store_clock.estimate()) {
+            (Start::Absent, Some(moment)) => Ok((None, moment)),
+            (Start::Held(stamped), Some(moment)) => Ok((Some(*stamped), moment)),
+            (Start::Load | Start::Absent | Start::Held(_), _) => self.look(id, patience).await,
+        }
     }
 
     /// Reads a record, and asks a store that is away again for as long as that may take.
-    async fn look(&self, id: RecordId, patience: Patience) -> Result<crate::store::Seen, StoreError> {
+    async fn look(&self, id: RecordId, patience: Patience) -> Result<Believed, StoreError> {
         let mut backoff = BACKOFF_FIRST;
         loop {
-            match self.store.load(id).await {
-                Ok(seen) => return Ok(seen),
-                Err(error @ (StoreError::Unreadable { .. } | StoreError::Refused { .. })) => {
-                    self.observe("", id, Observation::StoreError);
-                    return Err(error);
-                }
-                Err(error) => {
-                    self.observe("", id, Observation::StoreError);
-                    if instant() >= patience.deadline() {
-                        return Err(error);
-                    }
-                    sleep(backoff).await;
-                    backoff = (backoff * 2).min(BACKOFF_MAX);
-                }
+            let error = match self.within(patience, self.store.load(id)).await {
+                Ok((seen, sent)) => return Ok((seen.record, self.store_clock.saw(seen.now, sent))),
+                Err(error) => error,
+            };
+            self.observe("", id, Observation::StoreError);
+            let hopeless = matches!(error, StoreError::Unreadable { .. } | StoreError::Refused { .. });
+            if hopeless || instant() >= patience.deadline() {
+                return Err(error);
+            }
+            sleep(backoff).await;
+            backoff = (backoff * 2).min(BACKOFF_MAX);
+        }
+    }
+
+    /// One call, given up when patience ends: a store that hangs must not keep its caller. Nobody can tell then whether
+    /// the call was carried out. Returns when the call was sent, too.
+    async fn within<T>(
+        &self,
+        patience: Patience,
+        call: StoreFuture<'_, T>,
+    ) -> Result<(T, Instant), StoreError> {
+        let sent = instant();
+        let left = patience.deadline().saturating_duration_since(sent).max(CALL_MIN);
+        tokio::select! {
+            biased;
+            done = call => Ok((done?, sent)),
+            () = sleep(left) => {
+                Err(StoreError::Ambiguous { reason: format!("the store did not answer within {left:?}") })
             }
         }
     }
@@ -211,6 +228,9 @@ impl Inner {
             Some(Notice::DeadLettered) => self.observe(route, id, Observation::DeadLettered),
             Some(Notice::Uncompared) => self.observe(route, id, Observation::Uncompared),
             None => {}
+        }
+        if step.answer == Answer::Fenced {
+            self.observe(route, id, Observation::Fenced);
         }
         if let Some(stamped) = &stamped {
             self.cache.keep(id, &stamped.record);
@@ -233,7 +253,11 @@ impl Inner {
         self.observe("", id, what);
     }
 
+    /// Tells the observer. One that panics must not take an answer with it that is durable already.
     pub(super) fn observe(&self, route: &str, id: RecordId, what: Observation) {
-        self.observer.observe(route, id, what);
+        let told = catch_unwind(AssertUnwindSafe(|| self.observer.observe(route, id, what)));
+        if told.is_err() {
+            tracing::error!(?what, "the observer panicked");
+        }
     }
 }

@@ -67,7 +67,9 @@ impl Cache {
     pub(crate) fn keep(&self, id: RecordId, record: &Record) {
         if matches!(record.state, State::Completed { .. }) {
             let believed_until = instant() + self.revalidate;
-            self.kept.insert(id, Cached { record: Arc::new(record.clone()), believed_until });
+            // Only the answer is needed here; what else hangs on the record would not be weighed.
+            let record = Record { recovery_point: None, evidence: None, verdict: None, ..record.clone() };
+            self.kept.insert(id, Cached { record: Arc::new(record), believed_until });
         }
     }
 }

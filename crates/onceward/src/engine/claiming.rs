@@ -3,9 +3,10 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use tokio::runtime::Handle;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, oneshot};
 
-use super::apply::{Ambiguous, Applied, Patience, Start, Wrote};
+use super::apply::{Applied, Lost, Patience, Start, Wrote};
 use super::observe::Observation;
 use super::reservation::{Held, Reservation};
 use super::{Claimed, Engine, EngineError, Inner, Ran, Stage};
@@ -13,11 +14,14 @@ use crate::claim::Claim;
 use crate::event::{Answer, Decision, Event, Refusal, Write};
 use crate::outcome::Outcome;
 use crate::record::{Record, State, Terms};
-use crate::time::{Stopwatch, instant, sleep};
+use crate::store::Version;
+use crate::time::{Instant, Stopwatch, instant, sleep};
 use crate::{OwnerToken, RecordId, Timestamp};
 
-/// A claim that was given up is looked for at this pace, until its lease would have lapsed anyway.
-const GIVE_BACK_EVERY: Duration = Duration::from_secs(1);
+/// A claim that was given up is looked for soon, and then ever more rarely.
+const GIVE_BACK_FIRST: Duration = Duration::from_secs(1);
+/// A write that has not arrived after this long is not on its way any more, however long its lease.
+const GIVE_BACK_MAX: Duration = Duration::from_secs(5 * 60);
 
 impl Engine {
     /// Takes a key without doing the work: for callers that execute elsewhere and settle later.
@@ -33,19 +37,14 @@ impl Engine {
         inner.accepting()?;
         let (answer, answered) = oneshot::channel();
         tokio::spawn(async move {
-            let claimed = inner.claim(id, &claim, Start::Absent).await;
-            let Err(Ok(Claimed::Reserved(reservation))) = answer.send(claimed) else { return };
-            if claim.owner.is_some() {
-                // Its named owner may ask again and be at work already: releasing would let a second one in.
-                return drop(reservation.into_held());
-            }
-            inner.observe(&claim.route, id, Observation::GivenBack);
-            let outcome = Outcome::Retryable("the caller left before it had begun".to_owned());
-            if let Err(error) = reservation.settle(outcome).await {
-                tracing::warn!(%id, %error, "a claim without a caller could not be given back and will lapse");
-            }
+            let owner = claim.owner.unwrap_or_else(|| inner.instance.next_owner());
+            let claimed = inner.claim(id, &claim, owner, Start::Absent).await;
+            // Its named owner may ask again and be at work already: releasing would let a second one in.
+            let unclaimed = if claim.owner.is_some() { Unclaimed::Keep } else { Unclaimed::GiveBack };
+            // A caller that has gone away drops what it is handed, and that is what gives the key back.
+            drop(answer.send(claimed.map(|claimed| Handed::new(claimed, unclaimed))));
         });
-        answered.await.unwrap_or(Err(EngineError::Stopping))
+        answered.await.unwrap_or(Err(EngineError::Stopping)).and_then(Handed::take)
     }
 
     /// Takes a lapsed operation over from its last recovery point, if its terms allow that.
@@ -56,14 +55,58 @@ impl Engine {
         inner.accepting()?;
         let (answer, answered) = oneshot::channel();
         tokio::spawn(async move {
-            let Err(Ok(Some(reservation))) = answer.send(inner.take_over(id).await) else { return };
-            // Nothing was done under this tenure, and the recovery point stays: the next one goes on from there.
-            let outcome = Outcome::Retryable("whoever took it over left before it had begun".to_owned());
-            if let Err(error) = reservation.settle(outcome).await {
-                tracing::warn!(%id, %error, "a resumed operation could not be given back and will lapse");
+            let resumed = inner.take_over(id).await;
+            let handed = resumed
+                .map(|taken| taken.map(|held| Handed::new(Claimed::Reserved(held), Unclaimed::GiveBack)));
+            drop(answer.send(handed));
+        });
+        match answered.await.unwrap_or(Err(EngineError::Stopping))?.map(Handed::take).transpose()? {
+            Some(Claimed::Reserved(reservation)) => Ok(Some(reservation)),
+            Some(Claimed::Replay { .. } | Claimed::Refused(_)) | None => Ok(None),
+        }
+    }
+}
+
+/// What becomes of a reservation that nobody received.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Unclaimed {
+    Keep,
+    GiveBack,
+}
+
+/// A reservation on its way to its caller. If it never arrives, it is given back: nothing was done under it.
+struct Handed {
+    claimed: Option<Claimed>,
+    unclaimed: Unclaimed,
+    runtime: Handle,
+}
+
+impl Handed {
+    fn new(claimed: Claimed, unclaimed: Unclaimed) -> Self {
+        Self { claimed: Some(claimed), unclaimed, runtime: Handle::current() }
+    }
+
+    fn take(mut self) -> Result<Claimed, EngineError> {
+        self.claimed.take().ok_or(EngineError::Stopping)
+    }
+}
+
+impl Drop for Handed {
+    fn drop(&mut self) {
+        let Some(Claimed::Reserved(reservation)) = self.claimed.take() else { return };
+        if self.unclaimed == Unclaimed::Keep {
+            return drop(reservation.into_held());
+        }
+        self.runtime.spawn(async move {
+            let outcome = Outcome::Retryable("the caller left before it had begun".to_owned());
+            let (inner, id) = (reservation.inner(), reservation.id());
+            match reservation.settle(outcome).await {
+                Ok(_) => inner.observe("", id, Observation::GivenBack),
+                Err(error) => {
+                    tracing::warn!(%id, %error, "a claim without a caller is still being given back")
+                }
             }
         });
-        answered.await.unwrap_or(Err(EngineError::Stopping))
     }
 }
 
@@ -75,9 +118,7 @@ impl Inner {
         let applied = match self.apply(id, Start::Load, &Event::Resume { owner }, patience).await {
             Ok(applied) => applied,
             Err(failed) => {
-                if failed.ambiguous == Ambiguous::Maybe {
-                    self.give_back(id, owner, Terms::default().lease);
-                }
+                self.give_back(id, owner, Terms::default().lease, failed.lost);
                 return Err(failed.told());
             }
         };
@@ -94,9 +135,9 @@ impl Inner {
 
     /// An answer that costs no read: a replay, or the refusal of another request under a completed key.
     pub(super) fn replay_from_cache(&self, id: RecordId, claim: &Claim) -> Option<Ran> {
-        let moment = self.store_clock.estimate();
+        let moment = self.store_clock.estimate()?;
         let record = self.cache.get(id, moment)?;
-        let owner = claim.owner.unwrap_or(record.owner);
+        let owner = record.owner;
         let step = (self.machine)(Some(&record), moment, &Event::Claim { claim, owner, label: "" });
         match (step.write, step.answer) {
             (Write::Keep, Answer::Decision(Decision::Replay(reply))) => {
@@ -132,10 +173,10 @@ impl Inner {
         self: &Arc<Self>,
         id: RecordId,
         claim: &Claim,
+        owner: OwnerToken,
         start: Start,
     ) -> Result<Claimed, EngineError> {
         let watch = Stopwatch::start(&*self.local_clock);
-        let owner = claim.owner.unwrap_or_else(|| self.instance.next_owner());
         let label = self.identity.label(id, &claim.key);
         let event = Event::Claim { claim, owner, label: &label };
         let patience = Patience::Claim(instant() + self.limits.claim_patience);
@@ -143,8 +184,8 @@ impl Inner {
             Ok(applied) => applied,
             Err(failed) => {
                 // A named owner asks again and is recognised; one that this engine named never does.
-                if failed.ambiguous == Ambiguous::Maybe && claim.owner.is_none() {
-                    self.give_back(id, owner, claim.terms.lease);
+                if claim.owner != Some(owner) {
+                    self.give_back(id, owner, claim.terms.lease, failed.lost);
                 }
                 return Err(failed.told());
             }
@@ -189,37 +230,61 @@ impl Inner {
 
     /// A claim whose answer was lost and could not be found out. If it is in the store, or arrives there late, nobody
     /// works on it: it is released under its owner token, so that the key is not wedged until the lease lapses.
-    fn give_back(self: &Arc<Self>, id: RecordId, owner: OwnerToken, lease: Duration) {
+    fn give_back(self: &Arc<Self>, id: RecordId, owner: OwnerToken, lease: Duration, lost: Option<Lost>) {
+        let Some(Lost { expected }) = lost else { return };
+        let Ok(permit) = self.give_backs.clone().try_acquire_owned() else {
+            tracing::warn!(%id, "too many lost claims are being looked for: this one will lapse if it was written");
+            return;
+        };
         let inner = self.clone();
         tokio::spawn(async move {
-            let deadline = instant() + lease;
+            let deadline = instant() + lease.min(GIVE_BACK_MAX);
+            let mut pause = GIVE_BACK_FIRST.min(lease / 16);
             loop {
-                if let Ok(seen) = inner.store.load(id).await {
-                    inner.store_clock.saw(seen.now);
-                    match seen.record {
-                        Some(stamped) if is_held_by(&stamped.record, owner) => {
-                            let outcome = Outcome::Retryable(
-                                "the claim's answer was lost before it had begun".to_owned(),
-                            );
-                            let event = Event::Settle { fence: stamped.record.fence, outcome };
-                            let start = Start::Held(Box::new(stamped));
-                            if inner.apply(id, start, &event, Patience::Until(deadline)).await.is_ok() {
-                                inner.observe("", id, Observation::GivenBack);
-                                return;
-                            }
-                        }
-                        // Somebody else's claim stands there: ours can no longer be written.
-                        Some(_) => return,
-                        None => {}
+                match inner.find_lost(id, owner, expected, deadline).await {
+                    Found::GivenBack => inner.observe("", id, Observation::GivenBack),
+                    Found::Gone => {}
+                    Found::NotYet if instant() < deadline => {
+                        sleep(pause).await;
+                        pause = (pause * 2).min(lease / 4);
+                        continue;
                     }
+                    Found::NotYet => {}
                 }
-                if instant() >= deadline {
-                    return;
-                }
-                sleep(GIVE_BACK_EVERY.min(lease / 4)).await;
+                return drop(permit);
             }
         });
     }
+
+    async fn find_lost(
+        &self,
+        id: RecordId,
+        owner: OwnerToken,
+        expected: Option<Version>,
+        deadline: Instant,
+    ) -> Found {
+        let Ok(seen) = self.store.load(id).await else { return Found::NotYet };
+        match seen.record {
+            Some(stamped) if is_held_by(&stamped.record, owner) => {
+                let outcome =
+                    Outcome::Retryable("the claim's answer was lost before it had begun".to_owned());
+                let event = Event::Settle { fence: stamped.record.fence, outcome };
+                let start = Start::Held(Box::new(stamped));
+                let settled = self.apply(id, start, &event, Patience::Until(deadline)).await;
+                if settled.is_ok() { Found::GivenBack } else { Found::NotYet }
+            }
+            // What the claim would have replaced is gone: it can no longer arrive.
+            other if other.as_ref().map(|stamped| stamped.version) != expected => Found::Gone,
+            _ => Found::NotYet,
+        }
+    }
+}
+
+/// What came of looking for a lost claim.
+enum Found {
+    GivenBack,
+    Gone,
+    NotYet,
 }
 
 fn is_held_by(record: &Record, owner: OwnerToken) -> bool {

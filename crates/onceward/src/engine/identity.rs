@@ -62,7 +62,10 @@ pub(super) async fn verify(
     let mut seen = store.load(RecordId::IDENTITY).await?;
     for _ in 0..CONFLICTS_MAX {
         let Seen { now, record } = seen;
-        let known = record.as_ref().map_or(&[][..], |stamped| entries(&stamped.record));
+        let known = match &record {
+            Some(stamped) => entries(&stamped.record)?,
+            None => &[],
+        };
         let Some(next) = admit(known, identity, change)? else {
             return Ok(now);
         };
@@ -109,13 +112,18 @@ fn admit(
     Ok(Some(next))
 }
 
-fn entries(record: &Record) -> &[u8] {
+fn entries(record: &Record) -> Result<&[u8], StoreError> {
     match &record.state {
-        State::Completed { reply, .. } => &reply.body,
+        State::Completed { reply, .. } => Ok(&reply.body),
         State::InProgress { .. }
         | State::FailedRetryable { .. }
         | State::Unknown { .. }
-        | State::Expired { .. } => &[],
+        | State::Expired { .. } => Err(StoreError::Refused {
+            reason: format!(
+                "its note of the identity is {}, which Onceward never writes",
+                record.state.name()
+            ),
+        }),
     }
 }
 

@@ -25,6 +25,7 @@ mod reservation;
 mod running;
 mod sweep;
 
+use std::fmt;
 use std::future::Future;
 use std::sync::Arc;
 use std::time::Duration;
@@ -131,6 +132,7 @@ struct Inner {
     running: Arc<Running>,
     executions: Arc<Semaphore>,
     attached: Arc<Semaphore>,
+    give_backs: Arc<Semaphore>,
     stop: watch::Sender<Stage>,
 }
 
@@ -159,7 +161,8 @@ pub enum Ran {
         /// Until when retries are promised the same answer.
         expires_at: Timestamp,
     },
-    /// Nothing was done, and nothing was changed.
+    /// This call's work was not done, or its outcome came when somebody else had taken over: this is what any retry would
+    /// be told.
     Refused(Refusal),
     /// The work is proven not to have been done: the same key may be tried again.
     Retryable(String),
@@ -190,6 +193,16 @@ pub enum EngineError {
         /// What there is too much of.
         what: &'static str,
         /// How much there may be.
+        limit: usize,
+    },
+    /// A reply that somebody brought is too large to be kept.
+    #[error(
+        "the reply has {found} bytes, but at most {limit} are kept: shorten it, or raise `Limits::reply_bytes`"
+    )]
+    ReplyTooLarge {
+        /// How large it was.
+        found: usize,
+        /// How large it may be.
         limit: usize,
     },
     /// The engine is shutting down.
@@ -223,6 +236,15 @@ pub enum Claimed {
     Refused(Refusal),
 }
 
+impl fmt::Debug for Engine {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Engine")
+            .field("identity", &self.inner.identity)
+            .field("limits", &self.inner.limits)
+            .finish_non_exhaustive()
+    }
+}
+
 impl Engine {
     /// An engine on a store. Refused where the store was used under another identity.
     ///
@@ -233,6 +255,7 @@ impl Engine {
         options: EngineOptions,
     ) -> Result<Self, OpenError> {
         options.check()?;
+        let sent = instant();
         let now = identity::verify(&*store, &identity, options.identity_change).await?;
         let limits = options.limits;
         let inner = Inner {
@@ -240,18 +263,21 @@ impl Engine {
             identity,
             sweeping: options.sweeping,
             observer: options.observer,
-            local_clock: options.clock,
+            local_clock: options.clock.clone(),
             machine: options.machine,
-            store_clock: StoreClock::new(),
+            store_clock: StoreClock::new(options.clock),
             cache: Cache::new(limits.cache_bytes, limits.cache_revalidate, options.instance.name()),
             running: Arc::default(),
             executions: Arc::new(Semaphore::new(limits.executions.min(Semaphore::MAX_PERMITS))),
             attached: Arc::new(Semaphore::new(limits.attached.min(Semaphore::MAX_PERMITS))),
+            give_backs: Arc::new(Semaphore::new(limits.give_backs.min(Semaphore::MAX_PERMITS))),
             stop: watch::channel(Stage::Open).0,
             instance: options.instance,
             limits,
         };
-        inner.store_clock.saw(now);
+        inner.store_clock.saw(now, sent);
+        // An engine that is started again under its old name must not take its dead self's claims for its own.
+        inner.instance.count_from(now.as_micros());
         let engine = Self { inner: Arc::new(inner) };
         sweep::start(&engine.inner);
         Ok(engine)
@@ -260,7 +286,8 @@ impl Engine {
     /// Does `work` once under the claim's key, however often and from wherever it is asked for.
     ///
     /// The work is detached from this call: dropping the returned future does not stop it, and a retry gets its answer.
-    /// The answer is given only once it is durable.
+    /// The answer is given only once it is durable. A name given with [`Claim::owner`] is not used here, because the work
+    /// may still run when its caller asks again.
     pub async fn run<W, F>(&self, claim: Claim, work: W) -> Result<Ran, EngineError>
     where
         W: FnOnce(Operation) -> F + Send + 'static,

@@ -8,10 +8,11 @@ use super::claiming::promised;
 use super::reservation::Tenure;
 use super::{Engine, EngineError, Inner, Ran};
 use crate::claim::Claim;
+use crate::codec::Unreadable;
 use crate::event::{Answer, Decision, Event, Resolution, Write};
 use crate::outcome::{Outcome, RecoveryPoint, Reply};
 use crate::record::{Fence, Record, State};
-use crate::store::{Page, Scan, Stamped, StoreError, Swapped, Version};
+use crate::store::{Due, Page, Scan, Stamped, StoreError, Swapped, Version, Which};
 use crate::time::instant;
 use crate::{OwnerToken, RecordId, Timestamp};
 
@@ -56,12 +57,13 @@ pub enum Operated {
 impl Engine {
     /// The record behind an id, with its version.
     pub async fn load(&self, id: RecordId) -> Result<Option<Stamped>, EngineError> {
+        let sent = instant();
         let seen = self.inner.store.load(id).await?;
-        self.inner.store_clock.saw(seen.now);
+        self.inner.store_clock.saw(seen.now, sent);
         Ok(seen.record)
     }
 
-    /// Lists records. The store's own note of its identity is not one.
+    /// Lists records, of every namespace in the store. The store's own note of its identity is not one.
     pub async fn list(&self, scan: Scan) -> Result<Page, EngineError> {
         let mut page = self.inner.store.scan(scan).await?;
         page.entries.retain(|entry| entry.id != RecordId::IDENTITY);
@@ -85,38 +87,60 @@ impl Engine {
 
     /// Ends a tenure that is held elsewhere.
     pub async fn settle(&self, id: RecordId, fence: Fence, outcome: Outcome) -> Result<Settled, EngineError> {
+        let outcome = self.inner.within_limits(outcome);
         let applied = self.inner.operate(id, &Event::Settle { fence, outcome }).await?;
         Ok(settled(&applied.step.answer, applied.stamped.as_ref()))
     }
 
     /// Someone who knows, a webhook or a probe, says that it happened.
-    pub async fn testify(&self, id: RecordId, reply: Arc<Reply>, by: &str) -> Result<Operated, EngineError> {
-        self.inner.operate(id, &Event::Evidence { reply, by: by.to_owned() }).await.map(Operated::of)
+    ///
+    /// With the fence of the execution that is meant, word about another one is a conflict.
+    pub async fn testify(
+        &self,
+        id: RecordId,
+        fence: Option<Fence>,
+        reply: Arc<Reply>,
+        by: &str,
+    ) -> Result<Operated, EngineError> {
+        self.inner.keepable(&reply)?;
+        self.inner.operate(id, &Event::Evidence { fence, reply, by: by.to_owned() }).await.map(Operated::of)
     }
 
     /// A probe could not tell: it is asked again later, and after `limit` times never.
     pub async fn inconclusive(
         &self,
         id: RecordId,
+        fence: Option<Fence>,
         backoff: Duration,
         limit: u32,
     ) -> Result<Operated, EngineError> {
-        self.inner.operate(id, &Event::Inconclusive { backoff, limit }).await.map(Operated::of)
+        self.inner.operate(id, &Event::Inconclusive { fence, backoff, limit }).await.map(Operated::of)
     }
 
-    /// Decides an unknown outcome. A record that cannot be read is replaced by the verdict: its key stays answered.
+    /// Decides an unknown outcome. A damaged record is replaced by the verdict: its key stays answered.
+    ///
+    /// Pass the fence of the record that the decision is about. Without one, a verdict that was made about an earlier
+    /// execution would be applied to whichever is unknown now.
     pub async fn resolve(
         &self,
         id: RecordId,
+        fence: Option<Fence>,
         verdict: Resolution,
         by: &str,
         reason: &str,
     ) -> Result<Operated, EngineError> {
-        let event = Event::Resolve { verdict: verdict.clone(), by: by.to_owned(), reason: reason.to_owned() };
+        if let Resolution::Completed(reply) = &verdict {
+            self.inner.keepable(reply)?;
+        }
+        let event =
+            Event::Resolve { fence, verdict: verdict.clone(), by: by.to_owned(), reason: reason.to_owned() };
         match self.inner.operate(id, &event).await {
-            Err(EngineError::Store(StoreError::Unreadable { version, .. })) => {
-                self.inner.replace(id, version, &verdict, by, reason).await
-            }
+            // A record of a newer format is whole: whoever wrote it can read it.
+            Err(EngineError::Store(StoreError::Unreadable {
+                version,
+                why: Unreadable::Damaged { .. },
+                ..
+            })) => self.inner.replace(id, version, &verdict, by, reason).await,
             other => other.map(Operated::of),
         }
     }
@@ -139,14 +163,24 @@ impl Operated {
 
 impl Inner {
     async fn operate(&self, id: RecordId, event: &Event<'_>) -> Result<Applied, EngineError> {
+        if id == RecordId::IDENTITY {
+            let reason = format!("{id} is where the store remembers its identity, and no operation");
+            return Err(StoreError::Refused { reason }.into());
+        }
         let patience = Patience::Until(instant() + self.limits.claim_patience);
         self.apply(id, Start::Load, event, patience).await.map_err(|failed| failed.error)
     }
 
+    fn keepable(&self, reply: &Reply) -> Result<(), EngineError> {
+        let (found, limit) = (reply.bytes(), self.limits.reply_bytes);
+        if found > limit { Err(EngineError::ReplyTooLarge { found, limit }) } else { Ok(()) }
+    }
+
     /// What a claim would be told, without changing anything.
     pub(super) async fn peek(&self, id: RecordId, claim: &Claim) -> Result<Option<Ran>, EngineError> {
+        let sent = instant();
         let seen = self.store.load(id).await?;
-        let moment = self.store_clock.saw(seen.now);
+        let moment = self.store_clock.saw(seen.now, sent);
         let Some(stamped) = seen.record else { return Ok(None) };
         let event = Event::Claim { claim, owner: OwnerToken::named("peek"), label: "" };
         let step = (self.machine)(Some(&stamped.record), moment, &event);
@@ -159,7 +193,7 @@ impl Inner {
         })
     }
 
-    /// Puts a verdict where a record cannot be read. What was asked for is lost, so it is comparable with nothing.
+    /// Puts a verdict where a record is damaged. Its own time cannot be read, so a listing tells the store's. What was asked for is lost, so it is comparable with nothing.
     async fn replace(
         &self,
         id: RecordId,
@@ -168,7 +202,9 @@ impl Inner {
         by: &str,
         reason: &str,
     ) -> Result<Operated, EngineError> {
-        let moment = self.store_clock.estimate();
+        let sent = instant();
+        let page = self.store.scan(Scan { which: Which::Due(Due::Leases), after: None, limit: 1 }).await?;
+        let moment = self.store_clock.saw(page.now, sent);
         let next = Record::replaced(moment, verdict, by, reason);
         match self.store.swap(id, Some(version), next.clone()).await? {
             Swapped::Applied { version, .. } => Ok(Operated::Applied(Stamped { record: next, version })),

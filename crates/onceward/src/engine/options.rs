@@ -1,5 +1,6 @@
 //! Every number that an engine goes by, in one place, each with its reason.
 
+use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -21,6 +22,17 @@ pub struct EngineOptions {
     pub(crate) observer: Arc<dyn Observer>,
     pub(crate) clock: Arc<dyn Clock>,
     pub(crate) machine: Machine,
+}
+
+impl fmt::Debug for EngineOptions {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("EngineOptions")
+            .field("instance", &self.instance)
+            .field("limits", &self.limits)
+            .field("sweeping", &self.sweeping)
+            .field("identity_change", &self.identity_change)
+            .finish_non_exhaustive()
+    }
 }
 
 impl EngineOptions {
@@ -88,7 +100,7 @@ impl EngineOptions {
 pub enum IdentityChange {
     /// The engine does not start: every stored key would be forgotten, and retries would execute again.
     Refuse,
-    /// That is meant: from now on this identity is known too.
+    /// That is meant: from now on this is the identity of its namespace. Those of other namespaces stay known.
     Accept,
 }
 
@@ -99,6 +111,8 @@ pub struct Limits {
     pub executions: usize,
     /// Callers that wait for somebody else's execution at once.
     pub attached: usize,
+    /// Lost claims that are looked for at once, to be given back. Beyond, they are left to lapse.
+    pub give_backs: usize,
     /// Bytes of completed records kept in memory for replays.
     pub cache_bytes: u64,
     /// How long a cached record is believed before the store is asked again: the longest that an operator's early
@@ -106,7 +120,8 @@ pub struct Limits {
     pub cache_revalidate: Duration,
     /// Bytes of a reply. What is larger cannot be kept, so its outcome is left to an operator.
     pub reply_bytes: usize,
-    /// How long a claim whose answer was lost is looked for before its caller is told that the store is away.
+    /// How long a claim may take, and how long one whose answer was lost is looked for, before its caller is told that the
+    /// store is away.
     pub claim_patience: Duration,
     /// How long a caller is kept while a finished outcome cannot be stored.
     pub settle_patience: Duration,
@@ -121,11 +136,12 @@ impl Default for Limits {
         Self {
             executions: 10_000,
             attached: 10_000,
+            give_backs: 256,
             cache_bytes: 64 << 20,
             cache_revalidate: Duration::from_secs(60),
             // Twice a MiB: a whole body of the default limit and its headers.
             reply_bytes: 2 << 20,
-            claim_patience: Duration::from_secs(2),
+            claim_patience: Duration::from_secs(5),
             settle_patience: Duration::from_secs(10),
             settle_give_up: Duration::from_secs(10 * 60),
             linger: Duration::from_secs(5 * 60),
@@ -192,6 +208,7 @@ impl EngineOptions {
         for (setting, value) in [
             ("executions", limits.executions),
             ("attached", limits.attached),
+            ("give_backs", limits.give_backs),
             ("reply_bytes", limits.reply_bytes),
             ("batch", sweeping.batch),
         ] {

@@ -39,6 +39,11 @@ impl Held {
         self.stamped().record.clone()
     }
 
+    /// How long this tenure lasts without being renewed.
+    pub(super) fn lease(&self) -> Duration {
+        self.stamped().record.terms.lease
+    }
+
     /// How long ago the claim was sent.
     pub(super) fn age(&self) -> Duration {
         self.watch.elapsed(&*self.inner.local_clock)
@@ -59,7 +64,7 @@ impl Held {
 
     /// Extends the lease, or tells that the tenure is over.
     pub(super) async fn renew(&self) -> Result<Tenure, EngineError> {
-        let patience = Patience::Until(instant() + self.record().terms.lease / 4);
+        let patience = Patience::Until(instant() + self.lease() / 4);
         let (answer, _) =
             self.apply(&Event::Renew { fence: self.fence }, patience).await.map_err(|failed| failed.error)?;
         Ok(Tenure::of(&answer))
@@ -135,16 +140,25 @@ impl Reservation {
         Self { operation: Operation { held }, settled: Settlement::Open }
     }
 
+    pub(super) fn inner(&self) -> Arc<Inner> {
+        self.operation.held.inner.clone()
+    }
+
     pub(super) fn into_held(mut self) -> Arc<Held> {
         self.settled = Settlement::Done;
         self.operation.held.clone()
     }
 
-    /// Ends the tenure. A store that is away is asked again for as long as the engine's patience for it lasts.
+    /// Ends the tenure. A store that is away is asked again for as long as the engine's patience for it lasts; after that
+    /// an error is returned, and it is tried on in the background: what was done must not be lost.
     pub async fn settle(mut self, outcome: Outcome) -> Result<Settled, EngineError> {
-        let until = instant() + self.operation.held.inner.limits.settle_patience;
-        let settled = self.operation.held.settle(outcome, until).await;
         self.settled = Settlement::Done;
+        let held = self.operation.held.clone();
+        let outcome = held.inner.within_limits(outcome);
+        let settled = held.settle(outcome.clone(), instant() + held.inner.limits.settle_patience).await;
+        if settled.is_err() {
+            tokio::spawn(async move { held.inner.settle_late(&held, outcome).await });
+        }
         settled
     }
 }

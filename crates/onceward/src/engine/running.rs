@@ -11,6 +11,7 @@ use futures_util::FutureExt as _;
 use tokio::sync::oneshot;
 
 use super::apply::Start;
+use super::attach::Wake;
 use super::observe::Observation;
 use super::operate::{By, Settled};
 use super::reservation::{Held, Operation, Tenure};
@@ -49,7 +50,10 @@ impl Inner {
         let (answer, answered) = oneshot::channel();
         let (inner, claim) = (self.clone(), claim.clone());
         tokio::spawn(async move {
-            match inner.claim(id, &claim, first).await {
+            // Always a new owner, whatever name the claim has: the work is detached, so whoever asks again under its own
+            // name would be told to execute beside it.
+            let owner = inner.instance.next_owner();
+            match inner.claim(id, &claim, owner, first).await {
                 Ok(Claimed::Reserved(reservation)) => {
                     let held = reservation.into_held();
                     inner.execute(&held, &claim, work, answer).await;
@@ -74,7 +78,7 @@ impl Inner {
         F: Future<Output = Outcome>,
     {
         let wake = self.running.begin(held.id);
-        if let Some(why) = self.refuse_to_begin(held, claim) {
+        if let Some(why) = self.refuse_to_begin(held) {
             self.observe(&claim.route, held.id, Observation::TooLate);
             let ran = self.settle(held, claim, Outcome::Retryable(why.to_owned())).await;
             return tell(answer, Ok(Round::Done(ran)));
@@ -91,10 +95,11 @@ impl Inner {
             }
             Watched::TimedOut => {
                 let why = format!("there was no outcome within {:?}", claim.timing.timeout);
-                let ran = self.settle(held, claim, Outcome::Unknown(why)).await;
-                drop(wake);
-                tell(answer, Ok(Round::Done(ran)));
-                return self.linger(held, claim, work).await;
+                return self.answer_early(held, claim, why, (wake, answer), work).await;
+            }
+            Watched::Over => {
+                let why = "the tenure was over before there was an outcome".to_owned();
+                return self.answer_early(held, claim, why, (wake, answer), work).await;
             }
             Watched::Stopped => Outcome::Unknown("the engine was shut down while the work ran".to_owned()),
         };
@@ -104,15 +109,15 @@ impl Inner {
         drop(wake);
         tell(answer, Ok(Round::Done(ran)));
         if unsettled {
-            self.settle_late(held, claim, outcome).await;
+            self.settle_late(held, outcome).await;
         }
     }
 
     /// Whether the claim is too old, or the engine too far in shutting down, for the work to begin.
-    fn refuse_to_begin(&self, held: &Held, claim: &Claim) -> Option<&'static str> {
+    fn refuse_to_begin(&self, held: &Held) -> Option<&'static str> {
         // Half a lease leaves the other half for the work's first byte to travel. A process that slept longer than that
         // may already have been declared lost.
-        if held.age() >= claim.terms.lease / 2 {
+        if held.age() >= held.lease() / 2 {
             return Some("too much time had passed since the claim, so the work was not begun");
         }
         if *self.stop.borrow() == Stage::Stopped {
@@ -126,25 +131,34 @@ impl Inner {
     where
         F: Future<Output = Result<Outcome, Box<dyn Any + Send>>>,
     {
-        let renewals = renew_until_over(held.clone(), claim.terms.lease, claim.timing.timeout);
+        let renewals = renew_until_over(held.clone(), claim.timing.timeout);
         tokio::select! {
             biased;
             ended = work => Watched::Ended(ended),
             () = sleep(claim.timing.timeout) => Watched::TimedOut,
-            () = renewals => Watched::TimedOut,
+            () = renewals => Watched::Over,
             () = self.stopped() => Watched::Stopped,
         }
     }
 
-    /// What the work still brings after its timeout is the truth about an unknown outcome.
-    async fn linger<F>(&self, held: &Arc<Held>, claim: &Claim, work: Pin<&mut F>)
-    where
+    /// The caller is told that nobody knows, and the work goes on: what it still brings is the truth about it.
+    async fn answer_early<W, F>(
+        self: &Arc<Self>,
+        held: &Arc<Held>,
+        claim: &Claim,
+        why: String,
+        (wake, answer): (Wake, Answer<W>),
+        work: Pin<&mut F>,
+    ) where
         F: Future<Output = Result<Outcome, Box<dyn Any + Send>>>,
     {
+        let ran = self.settle(held, claim, Outcome::Unknown(why)).await;
+        drop(wake);
+        tell(answer, Ok(Round::Done(ran)));
         tokio::select! {
             biased;
             ended = work => if let Ok(outcome) = ended {
-                self.settle_late(held, claim, self.within_limits(outcome)).await;
+                self.settle_late(held, self.within_limits(outcome)).await;
             },
             () = sleep(self.limits.linger) => {}
             () = self.stopped() => {}
@@ -157,7 +171,7 @@ impl Inner {
         debug_assert!(stopped, "the engine outlives its own channel");
     }
 
-    fn within_limits(&self, outcome: Outcome) -> Outcome {
+    pub(super) fn within_limits(&self, outcome: Outcome) -> Outcome {
         match &outcome {
             Outcome::Completed(reply) if reply.bytes() > self.limits.reply_bytes => {
                 Outcome::Unknown(format!(
@@ -190,10 +204,7 @@ impl Inner {
                 self.observe(&claim.route, held.id, Observation::Lost);
                 Ran::Unknown(why)
             }
-            Ok(Settled::Fenced) => {
-                self.observe(&claim.route, held.id, Observation::Fenced);
-                self.answer_from_record(held.id, claim).await
-            }
+            Ok(Settled::Fenced) => self.answer_from_record(held.id, claim).await,
             Err(error) => Ran::Unknown(format!("the outcome could not be stored: {error}")),
         }
     }
@@ -209,15 +220,15 @@ impl Inner {
         }
     }
 
-    async fn settle_late(&self, held: &Arc<Held>, claim: &Claim, outcome: Outcome) {
+    pub(super) async fn settle_late(&self, held: &Held, outcome: Outcome) {
+        let route = held.record().subject.route;
         let until = instant() + self.limits.settle_give_up;
         match held.settle(outcome, until).await {
             Ok(Settled::Completed { by: By::This, .. }) => {
-                self.observe(&claim.route, held.id, Observation::Completed);
+                self.observe(&route, held.id, Observation::Completed);
             }
-            Ok(Settled::Retryable) => self.observe(&claim.route, held.id, Observation::Released),
-            Ok(Settled::Fenced) => self.observe(&claim.route, held.id, Observation::Fenced),
-            Ok(Settled::Completed { .. } | Settled::Unknown) => {}
+            Ok(Settled::Retryable) => self.observe(&route, held.id, Observation::Released),
+            Ok(Settled::Completed { .. } | Settled::Unknown | Settled::Fenced) => {}
             Err(error) => tracing::error!(id = %held.id, %error, "a late outcome could not be stored"),
         }
     }
@@ -226,23 +237,31 @@ impl Inner {
 enum Watched {
     Ended(Result<Outcome, Box<dyn Any + Send>>),
     TimedOut,
+    Over,
     Stopped,
 }
 
 /// Renews for as long as the work may take, and returns when the tenure is over. Work that ends within half a lease
 /// never renews.
-async fn renew_until_over(held: Arc<Held>, lease: Duration, timeout: Duration) {
+async fn renew_until_over(held: Arc<Held>, timeout: Duration) {
     let deadline: Instant = instant() + timeout;
+    // The record's own lease: a resumed operation keeps the one that it was claimed with.
+    let lease = held.lease();
+    let mut pause = lease / 2;
     loop {
-        sleep(lease / 2).await;
+        sleep(pause).await;
         if instant() >= deadline {
-            return;
+            return std::future::pending().await;
         }
         match held.renew().await {
-            Ok(Tenure::Held) => {}
+            Ok(Tenure::Held) => pause = lease / 2,
             Ok(Tenure::Over) => return,
-            // The store is away. The lease may lapse meanwhile; the work goes on, and its outcome is settled by fence.
-            Err(error) => tracing::warn!(id = %held.id, %error, "a lease could not be renewed"),
+            // The store is away. It is asked again soon, because a quarter of the lease is left at most; if it lapses
+            // meanwhile the work goes on, and its outcome is settled by its fence.
+            Err(error) => {
+                tracing::warn!(id = %held.id, %error, "a lease could not be renewed");
+                pause = lease / 16;
+            }
         }
     }
 }

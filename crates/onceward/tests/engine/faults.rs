@@ -47,7 +47,7 @@ async fn a_claim_that_never_arrived_is_made_again() {
 async fn a_claim_that_cannot_be_found_out_is_refused_and_given_back_so_that_the_key_is_not_wedged() {
     let mut script = vec![(Method::Swap, CLAIM, Fault::AnswerLost)];
     // The first load is the engine's identity; the next ones look for the claim, until patience ends.
-    script.extend((2..=9).map(|call| (Method::Load, call, Fault::Unavailable)));
+    script.extend((2..=12).map(|call| (Method::Load, call, Fault::Unavailable)));
     let (engine, _) = faulty(script).await;
     let ran = retry(&engine).await;
     // Whoever would rather go on without a store must hear that a claim may be in it.
@@ -83,7 +83,7 @@ async fn invariant_02_an_owner_whose_settle_did_not_apply_answers_from_the_recor
             let (id, fence) = (operation.id(), operation.fence());
             operator.settle(id, fence, Outcome::Unknown("said so".to_owned())).await.unwrap();
             let verdict = onceward::event::Resolution::Completed(Arc::new(Reply::new("the operator's")));
-            operator.resolve(id, verdict, "ops", "saw it in the ledger").await.unwrap();
+            operator.resolve(id, None, verdict, "ops", "saw it in the ledger").await.unwrap();
             Outcome::completed(Reply::new("the owner's"))
         })
         .await
@@ -117,7 +117,7 @@ async fn invariant_06_a_record_that_cannot_be_read_is_never_taken_for_absent() {
 
     // An operator who knows what it was can say so by its id; the key is answered again.
     let verdict = onceward::event::Resolution::Completed(Arc::new(Reply::new("from the ledger")));
-    fresh.resolve(id(), verdict, "ops", "restored by hand").await.unwrap();
+    fresh.resolve(id(), None, verdict, "ops", "restored by hand").await.unwrap();
     match retry(&fresh).await.unwrap() {
         Ran::Replayed { reply, .. } => assert_eq!(reply.body, "from the ledger"),
         other => panic!("{other:?}"),

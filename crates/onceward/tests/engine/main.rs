@@ -3,6 +3,7 @@
 
 mod attach;
 mod faults;
+mod hostile;
 mod identity;
 mod limits;
 mod operating;
@@ -39,8 +40,9 @@ fn clock() -> Arc<VirtualClock> {
     Arc::new(VirtualClock::running_from(Timestamp::from_micros(1_800_000_000_000_000)))
 }
 
+/// Options whose local clock runs with elapsed time, which tests pause.
 fn options(instance: u64) -> EngineOptions {
-    EngineOptions::with_instance(Instance::named(instance))
+    EngineOptions::with_instance(Instance::named(instance)).clock(clock())
 }
 
 fn identity_of_tests() -> Identity {
@@ -54,7 +56,10 @@ async fn engine_on(store: impl Store) -> Engine {
 async fn engine() -> (Engine, MemoryStore, Arc<VirtualClock>) {
     let clock = clock();
     let store = MemoryStore::with_clock(clock.clone());
-    (engine_on(store.clone()).await, store, clock)
+    // An embedded store has its process's own clock: when the machine sleeps, both of them tell.
+    let options = options(1).clock(clock.clone());
+    let engine = Engine::open(Arc::new(store.clone()), identity_of_tests(), options).await.unwrap();
+    (engine, store, clock)
 }
 
 fn claim_of(key: &str, body: &str) -> Claim {

@@ -19,8 +19,11 @@ async fn the_first_resolver_wins_and_the_second_is_told_who_it_was() {
     let (engine, _, _) = engine().await;
     unknown(&engine).await;
     let verdict = || Resolution::Completed(Arc::new(Reply::new("it was charged")));
-    assert!(matches!(engine.resolve(id(), verdict(), "ann", "saw it").await.unwrap(), Operated::Applied(_)));
-    match engine.resolve(id(), Resolution::Retryable, "bob", "did not").await.unwrap() {
+    assert!(matches!(
+        engine.resolve(id(), None, verdict(), "ann", "saw it").await.unwrap(),
+        Operated::Applied(_)
+    ));
+    match engine.resolve(id(), None, Resolution::Retryable, "bob", "did not").await.unwrap() {
         Operated::Conflict(Some(stamped)) => assert_eq!(stamped.record.verdict.unwrap().by, "ann"),
         other => panic!("{other:?}"),
     }
@@ -34,7 +37,7 @@ async fn the_first_resolver_wins_and_the_second_is_told_who_it_was() {
 async fn a_verdict_that_it_did_not_happen_lets_the_next_try_execute() {
     let (engine, _, _) = engine().await;
     unknown(&engine).await;
-    engine.resolve(id(), Resolution::Retryable, "ann", "not in the ledger").await.unwrap();
+    engine.resolve(id(), None, Resolution::Retryable, "ann", "not in the ledger").await.unwrap();
     let ledger = Ledger::default();
     let ran = pay(&engine, &ledger).await.unwrap();
     assert!(matches!(ran, Ran::Executed { .. }), "{ran:?}");
@@ -48,7 +51,7 @@ async fn a_webhook_that_comes_before_the_lease_lapses_is_used_when_it_does() {
         panic!("not reserved")
     };
     let reply = Arc::new(Reply::new("from the webhook"));
-    assert!(matches!(engine.testify(id(), reply, "psp").await.unwrap(), Operated::Applied(_)));
+    assert!(matches!(engine.testify(id(), None, reply, "psp").await.unwrap(), Operated::Applied(_)));
     let early = retry(&engine).await.unwrap();
     assert!(matches!(early, Ran::Refused(Refusal::InProgress { .. })), "{early:?}");
     drop(reservation);
@@ -64,9 +67,9 @@ async fn a_probe_that_never_knows_ends_among_the_dead_letters() {
     let (engine, _, _) = engine().await;
     unknown(&engine).await;
     for _ in 0..3 {
-        assert!(matches!(engine.inconclusive(id(), SECOND, 3).await.unwrap(), Operated::Applied(_)));
+        assert!(matches!(engine.inconclusive(id(), None, SECOND, 3).await.unwrap(), Operated::Applied(_)));
     }
-    assert!(matches!(engine.inconclusive(id(), SECOND, 3).await.unwrap(), Operated::Conflict(_)));
+    assert!(matches!(engine.inconclusive(id(), None, SECOND, 3).await.unwrap(), Operated::Conflict(_)));
     match retry(&engine).await.unwrap() {
         Ran::Refused(Refusal::Unknown { letter, .. }) => assert_eq!(letter, onceward::Letter::Dead),
         other => panic!("{other:?}"),

@@ -3,7 +3,8 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use onceward::{Claimed, Engine, Outcome, Ran, Refusal, Reply, State, Tenure, Terms};
+use onceward::{Claimed, Engine, MemoryStore, Outcome, Ran, Refusal, Reply, State, Tenure, Terms};
+use onceward_testkit::{Fault, FaultyStore, Method};
 use tokio::sync::{Notify, oneshot};
 
 use super::{Ledger, SECOND, claim, claim_of, engine, id, pay, retry};
@@ -152,30 +153,22 @@ async fn long_work_renews_its_lease_and_is_never_lost() {
 
 #[tokio::test(start_paused = true)]
 async fn a_process_that_slept_between_claim_and_work_does_not_begin() {
-    let (_, store, clock) = engine().await;
-    // Only the wall clock tells that a suspended machine slept: elapsed time stood still.
-    let sleeping = Arc::new(SleepsAfterFirstLook { clock: clock.clone(), looked: false.into() });
-    let engine =
-        Engine::open(Arc::new(store.clone()), super::identity_of_tests(), super::options(2).clock(sleeping))
-            .await
-            .unwrap();
+    let (local, store) = (super::clock(), MemoryStore::with_clock(super::clock()));
+    // Only the wall clock tells that a suspended machine slept while its claim was written: elapsed time stood still.
+    let (sleeper, mut asleep) = (local.clone(), false);
+    let store = FaultyStore::new(store, move |call| {
+        if call.method == Method::Swap && call.id == Some(id()) && !asleep {
+            asleep = true;
+            sleeper.advance(Duration::from_secs(300));
+        }
+        Fault::None
+    });
+    let engine = Engine::open(Arc::new(store), super::identity_of_tests(), super::options(2).clock(local));
+    let engine = engine.await.unwrap();
     let ran = retry(&engine).await.unwrap();
     assert!(matches!(ran, Ran::Retryable(_)), "{ran:?}");
     let state = engine.load(id()).await.unwrap().unwrap().record.state;
     assert!(matches!(state, State::FailedRetryable { .. }), "{state:?}");
-}
-
-struct SleepsAfterFirstLook {
-    clock: Arc<onceward_testkit::VirtualClock>,
-    looked: std::sync::atomic::AtomicBool,
-}
-
-impl onceward::Clock for SleepsAfterFirstLook {
-    fn now(&self) -> onceward::Timestamp {
-        let now = onceward::Clock::now(&*self.clock);
-        let slept = self.looked.swap(true, std::sync::atomic::Ordering::SeqCst);
-        if slept { now.after(Duration::from_secs(300)) } else { now }
-    }
 }
 
 #[tokio::test(start_paused = true)]

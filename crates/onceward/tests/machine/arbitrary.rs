@@ -194,10 +194,14 @@ pub fn unowned() -> impl Strategy<Value = Happening> {
     prop_oneof![
         prop::sample::select(vec!["A", "B", "completer"])
             .prop_map(|owner| Event::Resume { owner: OwnerToken::named(owner) }),
-        reply().prop_map(|reply| Event::Evidence { reply, by: "webhook".to_owned() }),
-        (0_u32..3, 0_u32..4).prop_map(|(ticks, limit)| Event::Inconclusive { backoff: TICK * ticks, limit }),
+        reply().prop_map(|reply| Event::Evidence { fence: None, reply, by: "webhook".to_owned() }),
+        (0_u32..3, 0_u32..4).prop_map(|(ticks, limit)| Event::Inconclusive {
+            fence: None,
+            backoff: TICK * ticks,
+            limit
+        }),
         verdict.prop_map(|verdict| {
-            Event::Resolve { verdict, by: "ops".to_owned(), reason: "saw it".to_owned() }
+            Event::Resolve { fence: None, verdict, by: "ops".to_owned(), reason: "saw it".to_owned() }
         }),
         (0_u32..3).prop_map(|ticks| Event::Expire { after: TICK * ticks }),
         expiry.prop_map(|expiry| Event::Sweep { expiry }),
