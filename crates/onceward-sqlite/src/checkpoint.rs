@@ -23,7 +23,7 @@ const FINISH_PAGES: u32 = 512;
 /// So much longer the log may become before it is looked at again, so that looking costs nothing.
 const LOOK_PAGES: u32 = 128;
 /// The log is moved in so many parts. Smaller ones sync too often, and larger ones take the disk from the writer for too
-/// long: at an eighth the longest swap under load took 29 ms, at the whole more than 100 ms.
+/// long: with 64 callers one swap in a thousand took 20 ms or more in parts of this order, and 33 ms in one piece.
 const PARTS: u32 = 8;
 /// A log that is so many times too long grows faster than it can be moved: then the writer has to wait.
 const TOO_LONG: u32 = 4;
