@@ -14,8 +14,9 @@ use onceward::{
 use super::mutant::Mutant;
 use super::plan::Plan;
 use super::process::Process;
+use super::sometimes::Sometimes;
 use super::store::{Connection, Database};
-use super::world::{Sometimes, World};
+use super::world::World;
 use super::{Shared, TrueClock};
 
 /// How far the store's clock jumps: well beyond what expiry trusts, and short enough to be sat out at the end.
@@ -87,7 +88,7 @@ impl Cast {
                 cache_bytes: 20_000,
                 cache_revalidate: Duration::from_secs(1),
                 reply_bytes: 1024,
-                claim_patience: Duration::from_millis(300),
+                claim_patience: Duration::from_millis(700),
                 settle_patience: Duration::from_secs(1),
                 settle_give_up: Duration::from_secs(6),
                 linger: Duration::from_secs(5),
@@ -143,6 +144,7 @@ impl Cast {
     /// One request. What the client is told is held against what really happened.
     pub async fn ask(&self, node: &Node, request: Request, terms: Terms, patience: Duration) -> Told {
         let Ok(claim) = claim(request, terms, &self.plan) else { return Told::Nothing };
+        let asked = self.database.true_now();
         self.world.lock().answers.asked += 1;
         let worker = Worker { cast: self.clone(), process: node.process.clone(), body: request.body };
         let run = node.engine.run(claim, move |operation| worker.work(operation));
@@ -159,9 +161,10 @@ impl Cast {
         let now = self.database.true_now();
         let mut world = self.world.lock();
         match ran {
-            Ok(Ran::Executed { reply, .. } | Ran::Replayed { reply, .. }) => {
+            Ok(Ran::Executed { reply, expires_at } | Ran::Replayed { reply, expires_at }) => {
                 let number = std::str::from_utf8(&reply.body).ok().and_then(|text| text.parse().ok());
-                world.answered(now, id_of(request), request.body, number.unwrap_or(u64::MAX));
+                let answer = (number.unwrap_or(u64::MAX), expires_at);
+                world.answered(now, asked, (id_of(request), request.body), answer);
                 Told::Answer
             }
             Ok(Ran::Refused(refusal)) => {
@@ -329,7 +332,8 @@ struct Worker {
 impl Worker {
     async fn work(self, operation: Operation) -> Outcome {
         let (id, fence) = (operation.id(), operation.fence());
-        self.cast.world.lock().begun.insert((id, fence));
+        let now = self.cast.database.true_now();
+        self.cast.world.lock().begin(now, id, fence, self.cast.plan.lease);
         self.process.pass().await;
         let number = match operation.recovery_point() {
             Some(point) => String::from_utf8_lossy(point.data()).into_owned(),

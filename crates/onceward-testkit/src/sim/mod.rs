@@ -9,6 +9,7 @@ mod actors;
 mod mutant;
 mod plan;
 mod process;
+mod sometimes;
 mod store;
 mod world;
 
@@ -27,8 +28,8 @@ use crate::Random;
 use self::actors::{Cast, JUMP, Request, Told};
 pub use self::mutant::Mutant;
 use self::plan::Plan;
+pub use self::sometimes::Sometimes;
 use self::store::{Database, IDENTITY};
-pub use self::world::Sometimes;
 use self::world::{Answers, World};
 
 /// When simulated time begins, in seconds since 1970. Any time will do that leaves room for a clock that jumps back.

@@ -1,5 +1,7 @@
 //! Bugs, put in on purpose: a simulator that does not find them proves nothing.
 
+use std::time::Duration;
+
 use onceward::event::{Answer, Decision, Event, Moment, Step, Write};
 use onceward::{Fence, OwnerToken, Record, State, machine};
 
@@ -30,11 +32,15 @@ pub enum Mutant {
     LateCompletionThrownAway,
     /// The store answers before the write is on the disk.
     AcknowledgedBeforeDurable,
+    /// An answer is kept for a moment only.
+    AnswerKeptTooShort,
+    /// A retry declares a running execution lost.
+    LiveLeaseTakenAway,
 }
 
 impl Mutant {
     /// Every bug.
-    pub const ALL: [Self; 11] = [
+    pub const ALL: [Self; 13] = [
         Self::LapseReexecutes,
         Self::SettleWithoutFenceCheck,
         Self::SwapComparesFence,
@@ -46,6 +52,8 @@ impl Mutant {
         Self::AmbiguousClaimTreatedAsRefused,
         Self::LateCompletionThrownAway,
         Self::AcknowledgedBeforeDurable,
+        Self::AnswerKeptTooShort,
+        Self::LiveLeaseTakenAway,
     ];
 
     /// The machine with this bug. Bugs of the store are in the simulated database.
@@ -103,6 +111,16 @@ impl Mutant {
             ) if record.is_some_and(|record| record.fence == *fence) => {
                 Step { write: Write::Keep, answer: Answer::AlreadySettled(None), notice: None }
             }
+            (Self::AnswerKeptTooShort, Event::Settle { .. }, Some(_)) => {
+                forgotten_soon(machine::step(record, at, event))
+            }
+            (
+                Self::LiveLeaseTakenAway,
+                Event::Claim { owner, .. },
+                Some(State::InProgress { lease_until }),
+            ) if record.is_some_and(|record| record.owner != *owner) => {
+                machine::step(record, Moment { now: *lease_until, ..at }, event)
+            }
             _ => machine::step(record, at, event),
         }
     }
@@ -114,6 +132,15 @@ fn forgetful(record: Option<&Record>, at: Moment, event: &Event<'_>) -> Step {
     if let (Write::Put(next), Some(record)) = (&mut step.write, record) {
         next.fence = Fence::from_number(next.fence.as_number().max(record.fence.as_number() + 1));
         next.origin = next.fence;
+    }
+    step
+}
+
+fn forgotten_soon(mut step: Step) -> Step {
+    if let Write::Put(next) = &mut step.write
+        && let State::Completed { settled_at, expires_at, .. } = &mut next.state
+    {
+        *expires_at = settled_at.after(Duration::from_millis(1));
     }
     step
 }

@@ -13,7 +13,8 @@ use onceward::{Fence, Record, RecordId, State, Timestamp};
 
 use super::mutant::Mutant;
 use super::process::Process;
-use super::world::{Sometimes, World};
+use super::sometimes::Sometimes;
+use super::world::World;
 use super::{EPOCH_SECS, Shared};
 
 /// How far behind its acknowledgement a write reaches the disk, in a store that lies about it.
@@ -202,10 +203,10 @@ pub struct Connection {
 
 impl Connection {
     /// One call: the way there, the call itself unless a fault keeps it from happening, and the way back.
-    async fn call<T>(
+    async fn call<T: 'static>(
         &self,
         writes: Option<&'static str>,
-        make: impl FnOnce(&Database) -> Result<T, StoreError>,
+        make: impl FnOnce(&Database) -> Result<T, StoreError> + Send + 'static,
     ) -> Result<T, StoreError> {
         let database = &self.database;
         self.process.pass().await;
@@ -230,10 +231,13 @@ impl Connection {
         }
         if fault == Fault::LandsLate {
             // The caller hears that the answer was lost while the statement is still on its way.
+            let (late, database) = (database.world.lock().random.millis(5, 700), database.clone());
+            tokio::spawn(async move {
+                sleep(late).await;
+                // Nobody waits for what comes of it.
+                drop(make(&database));
+            });
             self.process.pass().await;
-            let late = database.world.lock().random.millis(5, 250);
-            sleep(late).await;
-            drop(make(database)?);
             return lost();
         }
         let done = make(database)?;
@@ -279,7 +283,7 @@ impl Store for Connection {
     fn swap(&self, id: RecordId, expect: Option<Version>, next: Record) -> StoreFuture<'_, Swapped> {
         let state = next.state.name();
         Box::pin(async move {
-            let swapped = self.call(Some(state), |database| database.swap(id, expect, &next)).await?;
+            let swapped = self.call(Some(state), move |database| database.swap(id, expect, &next)).await?;
             if let Swapped::Conflict(seen) = &swapped {
                 let completed = seen
                     .record

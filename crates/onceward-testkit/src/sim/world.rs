@@ -2,6 +2,7 @@
 //! are held against. Nothing here asks the engine or the machine what it thinks.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::time::Duration;
 
 use onceward::event::{Answer, Decision, Event, Moment, Refusal, Step, Write};
 use onceward::fingerprint::Comparison;
@@ -9,6 +10,7 @@ use onceward::store::Version;
 use onceward::{Fence, Observation, OnLapse, Outcome, Record, RecordId, State, Timestamp};
 
 use super::plan::Chances;
+use super::sometimes::Sometimes;
 use crate::Random;
 
 /// One real execution, written down by the worker itself.
@@ -17,83 +19,6 @@ pub struct Execution {
     pub id: RecordId,
     pub body: u64,
     pub fence: Fence,
-}
-
-/// Something that a campaign must have seen, or it has tested too little.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub enum Sometimes {
-    /// An owner settled after its tenure was over.
-    LateFencedSettle,
-    /// An owner settled an outcome that had become unknown.
-    LateSettleAccepted,
-    /// A lease lapsed.
-    Lapse,
-    /// The answer to a claim that was written got lost.
-    AmbiguousClaim,
-    /// The answer to a completion that was written got lost.
-    AmbiguousSettle,
-    /// A key was claimed after the sweeper had listed it.
-    SweepRacingAClaim,
-    /// An owner completed after the sweeper had seen its lease lapse.
-    SweepRacingASettle,
-    /// A caller that waited was woken by the end of the execution.
-    AttachWoken,
-    /// An operation was taken over from its recovery point.
-    Resumed,
-    /// A result contradicted a verdict.
-    Contradiction,
-    /// An unknown outcome was given up.
-    DeadLetter,
-    /// Work was not begun, because its claim was too old.
-    TooLateToBegin,
-    /// A claim that nobody began was released.
-    ClaimGivenBack,
-    /// An answer came from memory.
-    ReplayFromCache,
-    /// Another request came under the same key.
-    Mismatch,
-    /// Work panicked.
-    WorkPanicked,
-    /// A process died between the execution and its settlement.
-    ProcessCrashedAfterExecuting,
-    /// The store crashed.
-    StoreCrashed,
-    /// A key was claimed anew after its record was swept.
-    KeyUsedAgainAfterSweep,
-    /// A webhook that came early settled a lapsed lease.
-    EvidenceUsedOnLapse,
-    /// A released operation was executed again.
-    VerdictThenSecondExecution,
-    /// The store's clock ran ahead, and nothing expired.
-    ExpirySuspended,
-}
-
-impl Sometimes {
-    /// Every one of them.
-    pub const ALL: [Self; 22] = [
-        Self::LateFencedSettle,
-        Self::LateSettleAccepted,
-        Self::Lapse,
-        Self::AmbiguousClaim,
-        Self::AmbiguousSettle,
-        Self::SweepRacingAClaim,
-        Self::SweepRacingASettle,
-        Self::AttachWoken,
-        Self::Resumed,
-        Self::Contradiction,
-        Self::DeadLetter,
-        Self::TooLateToBegin,
-        Self::ClaimGivenBack,
-        Self::ReplayFromCache,
-        Self::Mismatch,
-        Self::WorkPanicked,
-        Self::ProcessCrashedAfterExecuting,
-        Self::StoreCrashed,
-        Self::KeyUsedAgainAfterSweep,
-        Self::EvidenceUsedOnLapse,
-        Self::VerdictThenSecondExecution,
-        Self::ExpirySuspended,
-    ];
 }
 
 /// Everything that one history shares.
@@ -108,12 +33,12 @@ pub struct World {
     /// Engine instances that crashed or stalled: what they held may be left behind.
     pub disturbed: BTreeSet<u64>,
     /// What was begun, whether or not it came to an execution.
-    pub begun: BTreeSet<(RecordId, Fence)>,
+    begun: BTreeSet<(RecordId, Fence)>,
     /// Whether nothing but an engine can leave a claim lying about in this history.
     wedges_are_bugs: bool,
     store_now: Timestamp,
     fences: BTreeMap<RecordId, BTreeMap<Fence, Tenure>>,
-    completed: BTreeSet<(RecordId, u64)>,
+    completed: BTreeMap<(RecordId, u64), Answered>,
     swept: BTreeSet<RecordId>,
 }
 
@@ -124,6 +49,15 @@ pub struct Answers {
     pub replies: u64,
     pub refused: u64,
     pub failed: u64,
+}
+
+/// An answer that was durable for a while.
+#[derive(Debug, Clone, Copy)]
+struct Answered {
+    /// Until when it was promised: what its terms say, counted from its settlement.
+    promised: Timestamp,
+    /// When its record was replaced or removed, by the clock without jumps.
+    gone: Option<Timestamp>,
 }
 
 #[derive(Debug, Clone)]
@@ -155,7 +89,7 @@ impl World {
             wedges_are_bugs,
             store_now: Timestamp::from_micros(0),
             fences: BTreeMap::new(),
-            completed: BTreeSet::new(),
+            completed: BTreeMap::new(),
             swept: BTreeSet::new(),
         }
     }
@@ -203,14 +137,37 @@ impl World {
         number
     }
 
-    /// A client was given an answer.
-    pub fn answered(&mut self, now: Timestamp, id: RecordId, body: u64, number: u64) {
+    /// Work begins. A claim that is older than half its lease may have been declared lost meanwhile.
+    pub fn begin(&mut self, now: Timestamp, id: RecordId, fence: Fence, lease: Duration) {
+        self.begun.insert((id, fence));
+        let claimed_at = Timestamp::from_micros(fence.as_number());
+        if self.chances.clock_jump == 0 && now.since(claimed_at) > lease / 2 {
+            self.violate(now, format!("{id} was begun {:?} after its claim", now.since(claimed_at)));
+        }
+    }
+
+    /// A client that asked at `asked` was given an answer.
+    pub fn answered(
+        &mut self,
+        now: Timestamp,
+        asked: Timestamp,
+        request: (RecordId, u64),
+        answer: (u64, Timestamp),
+    ) {
+        let ((id, body), (number, expires_at)) = (request, answer);
         self.answers.replies += 1;
-        if !self.completed.contains(&(id, number)) {
-            self.violate(
+        match self.completed.get(&(id, number)).copied() {
+            None => self.violate(
                 now,
                 format!("invariant 2: answer {number} of {id} was given before it was durable"),
-            );
+            ),
+            Some(Answered { gone: Some(gone), .. }) if gone < asked => {
+                self.violate(now, format!("invariant 3: answer {number} of {id} outlived its window"));
+            }
+            Some(Answered { promised, .. }) if expires_at > promised => {
+                self.violate(now, format!("answer {number} of {id} was promised for longer than it is kept"));
+            }
+            Some(_) => {}
         }
         match self.ledger.get(usize::try_from(number).unwrap_or(usize::MAX)) {
             Some(execution) if execution.id == id && execution.body == body => {}
@@ -240,6 +197,12 @@ impl World {
             };
             format!("{id}: {} -> {}", show(old), show(new))
         });
+        if let Some(number) = old.and_then(answer_of)
+            && new.and_then(answer_of) != Some(number)
+            && let Some(answered) = self.completed.get_mut(&(id, number))
+        {
+            answered.gone = Some(at);
+        }
         match (old, new) {
             (None, None) => {}
             (None, Some(new)) => self.began(at, id, None, new),
@@ -312,8 +275,8 @@ impl World {
                 format!("invariants 3, 5 and 7: {id} went from {} to {}", old.state.name(), new.state.name()),
             );
         }
-        if let (State::InProgress { .. }, State::Unknown { .. }) = (&old.state, &new.state) {
-            self.check_lapse(at, id, new);
+        if let (State::InProgress { lease_until }, State::Unknown { .. }) = (&old.state, &new.state) {
+            self.check_lapse(at, id, *lease_until, new);
         }
         if let State::Completed { reply, .. } = &new.state
             && !matches!(old.state, State::Completed { .. })
@@ -343,7 +306,7 @@ impl World {
     }
 
     /// A lease lapses only where its owner was disturbed or really at work: else a claim was left lying about.
-    fn check_lapse(&mut self, at: Timestamp, id: RecordId, new: &Record) {
+    fn check_lapse(&mut self, at: Timestamp, id: RecordId, lease_until: Timestamp, new: &Record) {
         let begun = self.begun.contains(&(id, new.fence));
         let mut instance = [0; 8];
         instance.copy_from_slice(&new.owner.as_bytes()[..8]);
@@ -351,6 +314,10 @@ impl World {
         let lapsed = new.last_error.as_deref() == Some("the lease lapsed");
         if lapsed {
             self.saw(Sometimes::Lapse);
+            let from_the_future = lease_until.since(self.store_now) > new.terms.lease * 2;
+            if lease_until > self.store_now && !from_the_future {
+                self.violate(at, format!("the lease of {id} was taken away while it lived"));
+            }
         }
         if lapsed && !begun && !disturbed {
             self.violate(at, format!("{id} was wedged: claimed, never begun, never given back"));
@@ -359,7 +326,7 @@ impl World {
 
     /// What is completed must be an execution of this very tenure, or somebody must have said so.
     fn check_completion(&mut self, at: Timestamp, id: RecordId, old: &Record, new: &Record, body: &[u8]) {
-        let number = std::str::from_utf8(body).ok().and_then(|text| text.parse::<u64>().ok());
+        let number = answer_of(new);
         let execution = number.and_then(|number| self.ledger.get(usize::try_from(number).ok()?)).cloned();
         let (Some(number), Some(execution)) = (number, execution) else {
             return self.violate(at, format!("{id} was completed with an answer that nobody made"));
@@ -384,7 +351,16 @@ impl World {
         if matches!(old.state, State::InProgress { .. }) && evidence {
             self.saw(Sometimes::EvidenceUsedOnLapse);
         }
-        self.completed.insert((id, number));
+        if let State::Completed { settled_at, expires_at, .. } = &new.state {
+            let promised = settled_at.after(new.terms.retention);
+            if *expires_at < promised {
+                self.violate(
+                    at,
+                    format!("invariant 3: the answer {number} of {id} is kept for less than its retention"),
+                );
+            }
+            self.completed.insert((id, number), Answered { promised, gone: None });
+        }
     }
 
     /// Rules about single steps, restated here in other words than the machine's.
@@ -455,5 +431,16 @@ impl World {
     /// A durable write is gone, though whoever made it was told that it was durable.
     pub fn lost(&mut self, at: Timestamp, id: RecordId, version: Version) {
         self.violate(at, format!("version {version} of {id} was acknowledged and is gone"));
+    }
+}
+
+/// Which execution's answer a completed record holds.
+fn answer_of(record: &Record) -> Option<u64> {
+    match &record.state {
+        State::Completed { reply, .. } => std::str::from_utf8(&reply.body).ok()?.parse().ok(),
+        State::InProgress { .. }
+        | State::FailedRetryable { .. }
+        | State::Unknown { .. }
+        | State::Expired { .. } => None,
     }
 }

@@ -1,0 +1,78 @@
+//! What must happen now and then. A simulator that no longer gets there must not pass.
+
+/// Something that a campaign must have seen, or it has tested too little.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Sometimes {
+    /// An owner settled after its tenure was over.
+    LateFencedSettle,
+    /// An owner settled an outcome that had become unknown.
+    LateSettleAccepted,
+    /// A lease lapsed.
+    Lapse,
+    /// The answer to a claim that was written got lost.
+    AmbiguousClaim,
+    /// The answer to a completion that was written got lost.
+    AmbiguousSettle,
+    /// A key was claimed after the sweeper had listed it.
+    SweepRacingAClaim,
+    /// An owner completed after the sweeper had seen its lease lapse.
+    SweepRacingASettle,
+    /// A caller that waited was woken by the end of the execution.
+    AttachWoken,
+    /// An operation was taken over from its recovery point.
+    Resumed,
+    /// A result contradicted a verdict.
+    Contradiction,
+    /// An unknown outcome was given up.
+    DeadLetter,
+    /// Work was not begun, because its claim was too old.
+    TooLateToBegin,
+    /// A claim that nobody began was released.
+    ClaimGivenBack,
+    /// An answer came from memory.
+    ReplayFromCache,
+    /// Another request came under the same key.
+    Mismatch,
+    /// Work panicked.
+    WorkPanicked,
+    /// A process died between the execution and its settlement.
+    ProcessCrashedAfterExecuting,
+    /// The store crashed.
+    StoreCrashed,
+    /// A key was claimed anew after its record was swept.
+    KeyUsedAgainAfterSweep,
+    /// A webhook that came early settled a lapsed lease.
+    EvidenceUsedOnLapse,
+    /// A released operation was executed again.
+    VerdictThenSecondExecution,
+    /// The store's clock ran ahead, and nothing expired.
+    ExpirySuspended,
+}
+
+impl Sometimes {
+    /// Every one of them.
+    pub const ALL: [Self; 22] = [
+        Self::LateFencedSettle,
+        Self::LateSettleAccepted,
+        Self::Lapse,
+        Self::AmbiguousClaim,
+        Self::AmbiguousSettle,
+        Self::SweepRacingAClaim,
+        Self::SweepRacingASettle,
+        Self::AttachWoken,
+        Self::Resumed,
+        Self::Contradiction,
+        Self::DeadLetter,
+        Self::TooLateToBegin,
+        Self::ClaimGivenBack,
+        Self::ReplayFromCache,
+        Self::Mismatch,
+        Self::WorkPanicked,
+        Self::ProcessCrashedAfterExecuting,
+        Self::StoreCrashed,
+        Self::KeyUsedAgainAfterSweep,
+        Self::EvidenceUsedOnLapse,
+        Self::VerdictThenSecondExecution,
+        Self::ExpirySuspended,
+    ];
+}
