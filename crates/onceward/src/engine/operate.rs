@@ -12,7 +12,7 @@ use crate::event::{Answer, Decision, Event, Resolution, Write};
 use crate::record::{Fence, Outcome, Record, RecoveryPoint, Reply, State};
 use crate::store::{Page, Scan, Stamped, StoreError, Swapped, Version};
 use crate::time::instant;
-use crate::{OwnerToken, RecordId, Timestamp};
+use crate::{Key, OwnerToken, RecordId, Scope, Timestamp};
 
 /// Where an operation stands after an owner settled it.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -58,6 +58,14 @@ impl Engine {
         let seen = self.inner.store.load(id).await?;
         self.inner.store_clock.saw(seen.now);
         Ok(seen.record)
+    }
+
+    /// The record of a key in a scope, unless its window is over: then the key names nothing yet.
+    pub async fn look_up(&self, scope: &Scope, key: &Key) -> Result<Option<Record>, EngineError> {
+        let id = self.inner.identity.id_of(scope, key);
+        let seen = self.inner.store.load(id).await?;
+        let moment = self.inner.store_clock.saw(seen.now);
+        Ok(seen.record.map(|stamped| stamped.record).filter(|record| !record.is_spent(moment)))
     }
 
     /// Lists records. The store's own note of its identity is not one.
