@@ -20,6 +20,8 @@ mod engine;
 mod entropy;
 pub mod event;
 pub mod fingerprint;
+#[cfg(feature = "http")]
+pub mod http;
 mod id;
 mod key;
 pub mod machine;
