@@ -29,6 +29,9 @@ pub(super) struct Shared {
     pub links: Links,
 }
 
+/// A problem with its headers and the longest base URL takes less than this.
+const PROBLEM_BYTES: usize = 2048;
+
 /// A layer that cannot be made.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum LayerError {
@@ -41,6 +44,14 @@ pub enum LayerError {
         route: String,
         /// What it is.
         found: usize,
+        /// What the engine stores.
+        limit: usize,
+    },
+    /// The 502 that stands for an answer that is too large could not be stored either.
+    #[error(
+        "the engine keeps replies of at most {limit} bytes: raise Limits::reply_bytes to at least {PROBLEM_BYTES}"
+    )]
+    Replies {
         /// What the engine stores.
         limit: usize,
     },
@@ -58,6 +69,9 @@ impl IdempotencyLayer {
     /// A layer on an engine. The engine's [`Identity`](crate::Identity) should be told the text of the same rules.
     pub fn new(engine: Engine, scope: ScopeRules, routes: Routes) -> Result<Self, LayerError> {
         let limit = engine.limits().reply_bytes;
+        if limit < PROBLEM_BYTES {
+            return Err(LayerError::Replies { limit });
+        }
         for (route, _, policy) in routes.policies() {
             if policy.max_response_body > limit {
                 let found = policy.max_response_body;

@@ -16,6 +16,9 @@ pub(super) const PAGE: &str = "/.well-known/idempotency";
 /// Where a key's state is told; the key follows.
 pub(super) const STATUS: &str = "/.well-known/idempotency/status/";
 
+/// It is in every problem, some of which are stored.
+const LONGEST_BASE_BYTES: usize = 255;
+
 /// Where clients find what this layer publishes.
 #[derive(Debug, Clone)]
 pub(super) struct Links {
@@ -27,7 +30,7 @@ impl Links {
     /// `base` is what clients put before `/.well-known`; nothing where the paths are the same for them.
     pub(super) fn new(base: &str) -> Option<Self> {
         let base = base.trim_end_matches('/');
-        if base.contains(['<', '>', '"', '#', '?']) {
+        if base.len() > LONGEST_BASE_BYTES || base.contains(['<', '>', '"', '#', '?']) {
             return None;
         }
         let described_by = HeaderValue::try_from(format!("<{base}{PAGE}>; rel=\"describedby\"")).ok()?;
