@@ -16,11 +16,18 @@
 //!
 //! ```
 //! use std::sync::Arc;
+//! use std::sync::atomic::{AtomicU32, Ordering};
 //! use axum::{Router, body::Body, routing::post};
 //! use http::Request;
 //! use onceward::http::{IdempotencyLayer, Policy, Routes, ScopeRules};
 //! use onceward::{Engine, EngineOptions, Identity, MemoryStore};
 //! use tower::ServiceExt as _;
+//!
+//! static CHARGES: AtomicU32 = AtomicU32::new(0);
+//!
+//! async fn charge() -> String {
+//!     format!("charge {}", CHARGES.fetch_add(1, Ordering::SeqCst) + 1)
+//! }
 //!
 //! # async fn example() -> Result<(), Box<dyn std::error::Error>> {
 //! let scope = ScopeRules::parse(["authorization"])?;
@@ -28,9 +35,6 @@
 //! let engine = Engine::open(Arc::new(MemoryStore::default()), identity, EngineOptions::new()?).await?;
 //! let layer = IdempotencyLayer::new(engine, scope, Routes::new(Policy::default())?)?;
 //!
-//! let charges = std::sync::atomic::AtomicU32::new(0);
-//! let charge = async move || format!("charge {}", charges.fetch_add(1, std::sync::atomic::Ordering::SeqCst) + 1);
-//! # let charge = { let charge = Arc::new(charge); move || { let charge = charge.clone(); async move { charge().await } } };
 //! let app = Router::new().route("/charges", post(charge)).layer(layer);
 //!
 //! for replayed in [None, Some("true")] {

@@ -182,14 +182,14 @@ fn as_page(routes: &Routes) -> String {
             let settings = settings(policy);
             let cell = |name: &str| escape_html(settings[name].as_str().unwrap_or_default());
             format!(
-                "<tr><td><code>{}</code><td>{}<td>{} to {} characters, {}<td>{}<td>{} h<td>{} bytes\n",
+                "<tr><td><code>{}</code><td>{}<td>{} to {} characters, {}<td>{}<td>{}<td>{} bytes\n",
                 escape_html(name),
                 cell("key"),
                 policy.min_key_length,
                 Key::MAX_BYTES,
                 cell("syntax"),
                 cell("in_progress"),
-                policy.retention.as_secs() / 3600,
+                humantime::format_duration(std::time::Duration::from_secs(policy.retention.as_secs())),
                 policy.max_request_body,
             )
         })

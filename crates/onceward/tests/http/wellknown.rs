@@ -36,6 +36,7 @@ async fn a_browser_gets_a_page_that_has_an_anchor_for_every_problem() {
     let got = world.send(get("/.well-known/idempotency", &[("accept", browser)])).await;
     assert_eq!(got.header("content-type"), Some("text/html; charset=utf-8"));
     let page = String::from_utf8_lossy(&got.body).into_owned();
+    assert!(page.contains("<td>1day<td>"), "{page}");
     for code in super::protocol_doc::codes() {
         assert!(page.contains(&format!("id=\"{code}\"")), "{code} has no anchor");
     }
