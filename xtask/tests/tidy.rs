@@ -72,11 +72,28 @@ fn only_two_files_read_the_clock_wait_or_draw_random_numbers() {
 }
 
 #[test]
-fn the_library_depends_on_no_particular_database_and_on_no_http() {
+fn the_library_depends_on_no_particular_database_server_or_client() {
     let manifest = read("crates/onceward/Cargo.toml");
     let dependencies = manifest.split("[dev-dependencies]").next().unwrap();
-    for name in ["rusqlite", "postgres", "redis", "hyper", "axum", "http"] {
+    for name in ["rusqlite", "postgres", "redis", "hyper", "axum", "tonic", "reqwest"] {
         assert!(!dependencies.lines().any(|line| line.starts_with(name)), "the library depends on {name}");
+    }
+    for name in ["http", "http-body", "tower-layer", "tower-service"] {
+        let line = dependencies.lines().find(|line| line.starts_with(&format!("{name} = {{"))).unwrap();
+        assert!(line.contains("optional = true"), "{name} is not optional");
+    }
+}
+
+#[test]
+fn only_the_layer_knows_http() {
+    for (path, text) in sources() {
+        let Some(module) = path.strip_prefix("crates/onceward/src/") else { continue };
+        if module.starts_with("http/") {
+            continue;
+        }
+        for word in ["use http", "::http::", "http_body", "tower_", "HeaderMap", "StatusCode"] {
+            assert!(!text.contains(word), "{path} knows about {word}");
+        }
     }
 }
 

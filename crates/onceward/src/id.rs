@@ -112,6 +112,11 @@ impl Identity {
         &self.namespace
     }
 
+    #[cfg(feature = "http")]
+    pub(crate) fn secret(&self) -> Option<&Secret> {
+        self.secret.as_ref()
+    }
+
     /// The id of a key in a scope.
     pub fn id_of(&self, scope: &Scope, key: &Key) -> RecordId {
         let mut digest = Digest::new(self.secret.as_ref(), "id");

@@ -9,6 +9,10 @@
 //! Where to look:
 //!
 //! - [`Engine::run`] to protect a piece of work; [`Engine::claim`] to execute elsewhere and settle later;
+#![cfg_attr(
+    feature = "http",
+    doc = "- [`http::IdempotencyLayer`] to protect a tower service, such as an axum router;"
+)]
 //! - [`machine::step`] for the rules, on one page;
 //! - [`store::Store`] to bring another database;
 //! - [`fingerprint`] for what makes two requests the same.
@@ -20,6 +24,8 @@ mod engine;
 mod entropy;
 pub mod event;
 pub mod fingerprint;
+#[cfg(feature = "http")]
+pub mod http;
 mod id;
 mod key;
 pub mod machine;

@@ -346,6 +346,17 @@ impl Engine {
         }
     }
 
+    /// How much is held at once, and for how long.
+    pub fn limits(&self) -> &Limits {
+        &self.inner.limits
+    }
+
+    /// What keys this engine's hashes, for doors that must hash a credential before it becomes a scope.
+    #[cfg(feature = "http")]
+    pub(crate) fn secret(&self) -> Option<&crate::Secret> {
+        self.inner.identity.secret()
+    }
+
     /// An operator confirms that the store's clock is right, after a jump that suspended expiry.
     pub fn trust_clock(&self) {
         self.inner.store_clock.trust();

@@ -14,7 +14,7 @@ use crate::outcome::{Outcome, RecoveryPoint, Reply};
 use crate::record::{Fence, Record, State};
 use crate::store::{Due, Page, Scan, Stamped, StoreError, Swapped, Version, Which};
 use crate::time::instant;
-use crate::{OwnerToken, RecordId, Timestamp};
+use crate::{Key, OwnerToken, RecordId, Scope, Timestamp};
 
 /// Where an operation stands after an owner settled it.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -61,6 +61,15 @@ impl Engine {
         let seen = self.inner.store.load(id).await?;
         self.inner.store_clock.saw(seen.now, sent);
         Ok(seen.record)
+    }
+
+    /// The record of a key in a scope, unless its window is over: then the key names nothing yet.
+    pub async fn look_up(&self, scope: &Scope, key: &Key) -> Result<Option<Record>, EngineError> {
+        let id = self.inner.identity.id_of(scope, key);
+        let sent = instant();
+        let seen = self.inner.store.load(id).await?;
+        let moment = self.inner.store_clock.saw(seen.now, sent);
+        Ok(seen.record.map(|stamped| stamped.record).filter(|record| !record.is_spent(moment)))
     }
 
     /// Lists records, of every namespace in the store. The store's own note of its identity is not one.

@@ -202,6 +202,11 @@ impl Operation {
         self.held.record().attempt
     }
 
+    /// How long ago the claim was sent. Work that waits before its first outside effect must not wait too long.
+    pub fn age(&self) -> Duration {
+        self.held.age()
+    }
+
     /// The last phase that was committed. Work begins after it.
     pub fn recovery_point(&self) -> Option<RecoveryPoint> {
         self.held.record().recovery_point

@@ -151,21 +151,14 @@ impl Builder {
         }
 
         let max_depth = self.max_depth.unwrap_or(Profile::MAX_DEPTH);
-        let secret = self.secret.as_ref();
-        // Keyed where there is a secret, so the id tells one secret from another and gives neither away.
-        let mut id = Digest::new(secret, "onceward fingerprint profile");
-        id.part(&ALGORITHM.to_le_bytes());
-        id.part(&(max_depth as u64).to_le_bytes());
-        id.part(&(headers.len() as u64).to_le_bytes());
-        headers.iter().for_each(|name| id.part(name.as_bytes()));
-        ignored.iter().for_each(|pointer| id.part(pointer.as_str().as_bytes()));
-        Ok(Profile {
-            id: ProfileId::of_digest(id.finish()),
-            headers: headers.into(),
-            ignored: ignored.into(),
-            max_depth,
-            seed: Digest::new(secret, "onceward fingerprint"),
-        })
+        Ok(Profile::assemble(headers, ignored, max_depth, self.secret.as_ref()))
+    }
+}
+
+/// No headers, nothing ignored, no secret.
+impl Default for Profile {
+    fn default() -> Self {
+        Self::assemble(Vec::new(), Vec::new(), Self::MAX_DEPTH, None)
     }
 }
 
@@ -181,9 +174,42 @@ impl Profile {
         Builder::default()
     }
 
+    /// From settings that were checked.
+    fn assemble(
+        headers: Vec<Box<str>>,
+        ignored: Vec<Pointer>,
+        max_depth: usize,
+        secret: Option<&Secret>,
+    ) -> Self {
+        // Keyed where there is a secret, so the id tells one secret from another and gives neither away.
+        let mut id = Digest::new(secret, "onceward fingerprint profile");
+        id.part(&ALGORITHM.to_le_bytes());
+        id.part(&(max_depth as u64).to_le_bytes());
+        id.part(&(headers.len() as u64).to_le_bytes());
+        headers.iter().for_each(|name| id.part(name.as_bytes()));
+        ignored.iter().for_each(|pointer| id.part(pointer.as_str().as_bytes()));
+        Self {
+            id: ProfileId::of_digest(id.finish()),
+            headers: headers.into(),
+            ignored: ignored.into(),
+            max_depth,
+            seed: Digest::new(secret, "onceward fingerprint"),
+        }
+    }
+
     /// Names these rules: equal settings have equal ids, everywhere and for ever.
     pub fn id(&self) -> ProfileId {
         self.id
+    }
+
+    /// The headers that count, in lower case and sorted.
+    pub fn headers(&self) -> impl Iterator<Item = &str> {
+        self.headers.iter().map(AsRef::as_ref)
+    }
+
+    /// The JSON pointers to what is left out, sorted.
+    pub fn ignored(&self) -> impl Iterator<Item = &str> {
+        self.ignored.iter().map(Pointer::as_str)
     }
 
     /// The fingerprint of a request under these rules.

@@ -1,0 +1,110 @@
+//! What is to be done with a request, decided from its head alone.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use ::http::header::CONNECTION;
+use ::http::{HeaderMap, HeaderName, Method, request};
+
+use super::header::IDEMPOTENCY_KEY;
+use super::layer::Shared;
+use super::policy::{Flavor, InProgress, KeyRule, Policy};
+use super::problem::{KeyFault, Problem};
+use super::text::{members, percent_decode};
+use super::wellknown::{PAGE, STATUS};
+use crate::{Key, Scope};
+
+/// What is to be done with a request.
+#[derive(Debug)]
+pub(super) enum Admission {
+    /// It is not protected.
+    Pass,
+    /// It asks for the published policy.
+    Page,
+    /// It asks after a key of its own.
+    Status(Scope, Key),
+    /// It cannot be protected, and must not go through.
+    Refuse(Problem, Flavor),
+    /// It is protected.
+    Protect(Ticket),
+}
+
+/// What protecting a request needs to know.
+#[derive(Debug)]
+pub(super) struct Ticket {
+    pub policy: Arc<Policy>,
+    pub route: String,
+    pub scope: Scope,
+    pub key: Key,
+    /// How long to wait for somebody else's execution.
+    pub attach: Duration,
+}
+
+pub(super) fn admit(shared: &Shared, request: &request::Parts) -> Admission {
+    let (method, path) = (&request.method, request.uri.path());
+    if matches!(*method, Method::GET | Method::HEAD) && path.starts_with(PAGE) {
+        if path == PAGE {
+            return Admission::Page;
+        }
+        if let Some(key) = path.strip_prefix(STATUS) {
+            return status(shared, &request.headers, key);
+        }
+    }
+    let Some((route, policy)) = shared.routes.find(method, path) else { return Admission::Pass };
+    let refuse = |problem| Admission::Refuse(problem, policy.flavor);
+    let key = match key_of(&request.headers, policy) {
+        Ok(Some(key)) => key,
+        Ok(None) => {
+            return match policy.key {
+                KeyRule::Required => refuse(Problem::KeyMissing),
+                KeyRule::Optional => Admission::Pass,
+            };
+        }
+        Err(fault) => return refuse(Problem::KeyInvalid(fault)),
+    };
+    match shared.scope.scope_of(&request.headers, shared.engine.secret()) {
+        Ok(scope) => Admission::Protect(Ticket {
+            attach: attach(policy, &request.headers),
+            policy: policy.clone(),
+            route: route.to_owned(),
+            scope,
+            key,
+        }),
+        Err(missing) => refuse(Problem::ScopeMissing(missing)),
+    }
+}
+
+fn key_of(headers: &HeaderMap, policy: &Policy) -> Result<Option<Key>, KeyFault> {
+    if members(headers, &CONNECTION).any(|name| name.eq_ignore_ascii_case(IDEMPOTENCY_KEY.as_str())) {
+        return Err(KeyFault::HopByHop);
+    }
+    let lines = headers.get_all(IDEMPOTENCY_KEY);
+    let lines = lines.iter().map(|line| line.as_bytes());
+    Ok(Key::from_header_lines(lines, policy.syntax, policy.min_key_length)?)
+}
+
+/// A caller may ask to wait, but not for longer than the route allows.
+fn attach(policy: &Policy, headers: &HeaderMap) -> Duration {
+    const PREFER: HeaderName = HeaderName::from_static("prefer");
+    let asked = members(headers, &PREFER).find_map(|preference| {
+        let (name, value) = preference.split(';').next()?.split_once('=')?;
+        let seconds = value.trim().trim_matches('"').parse::<u64>().ok()?;
+        name.trim().eq_ignore_ascii_case("wait").then(|| Duration::from_secs(seconds))
+    });
+    match (asked, policy.in_progress) {
+        (Some(asked), _) => asked.min(policy.wait),
+        (None, InProgress::Wait) => policy.wait,
+        (None, InProgress::Conflict | InProgress::Accepted) => Duration::ZERO,
+    }
+}
+
+/// Whoever asks after a key shows whose it is, as with every other request. What is no key was never used.
+fn status(shared: &Shared, headers: &HeaderMap, key: &str) -> Admission {
+    let refuse = |problem| Admission::Refuse(problem, Flavor::Ietf);
+    let scope = match shared.scope.scope_of(headers, shared.engine.secret()) {
+        Ok(scope) => scope,
+        Err(missing) => return refuse(Problem::ScopeMissing(missing)),
+    };
+    let key = String::from_utf8(percent_decode(key)).ok().and_then(|key| Key::new(&key).ok());
+    key.map_or_else(|| refuse(Problem::KeyNotFound), |key| Admission::Status(scope, key))
+}

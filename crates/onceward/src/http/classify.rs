@@ -1,0 +1,122 @@
+//! What becomes of an answer, and of no answer.
+
+use ::http::{HeaderMap, StatusCode};
+
+use super::header::OUTCOME;
+use super::policy::Policy;
+
+/// What an answer says about the operation.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum Class {
+    /// It happened: the answer is stored and replayed.
+    Completed,
+    /// It did not happen: the same key may be tried again.
+    Retryable,
+    /// Nobody can be sure.
+    Unknown,
+}
+
+impl Class {
+    /// The class of a whole answer: the inner service's own word, or what the policy says about its status.
+    pub(super) fn of(policy: &Policy, status: StatusCode, headers: &HeaderMap) -> Self {
+        Self::told(headers).unwrap_or_else(|| Self::of_status(policy, status))
+    }
+
+    /// The class of a status where the service says nothing itself.
+    pub fn of_status(policy: &Policy, status: StatusCode) -> Self {
+        if policy.retryable.contains(&status.as_u16()) {
+            Self::Retryable
+        } else if policy.unknown.contains(&status.as_u16()) || status.is_informational() {
+            // An interim status is not an answer.
+            Self::Unknown
+        } else {
+            Self::Completed
+        }
+    }
+
+    /// The service's own word. One that cannot be understood counts as none, because it may be of a later version.
+    fn told(headers: &HeaderMap) -> Option<Self> {
+        let mut lines = headers.get_all(OUTCOME).iter();
+        let (Some(word), None) = (lines.next(), lines.next()) else { return None };
+        let class = match word.as_bytes().trim_ascii() {
+            b"completed" => Some(Self::Completed),
+            b"retryable" => Some(Self::Retryable),
+            b"unknown" => Some(Self::Unknown),
+            _ => None,
+        };
+        if class.is_none() {
+            tracing::warn!("an answer has an Onceward-Outcome other than completed, retryable or unknown");
+        }
+        class
+    }
+}
+
+/// What an inner service's error says about the operation.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Failure {
+    /// The request provably never reached whoever does the work, such as after a refused connection.
+    NotExecuted,
+    /// It may have been executed; there was no answer in time.
+    TimedOut,
+    /// It may have been executed; the answer broke off, or something else went wrong.
+    Broken,
+}
+
+/// Says what an inner service's error means. Closures do.
+pub trait OnError<E>: Send + Sync + 'static {
+    /// What the error says about the operation.
+    fn failure(&self, error: &E) -> Failure;
+}
+
+impl<E, F> OnError<E> for F
+where
+    F: Fn(&E) -> Failure + Send + Sync + 'static,
+{
+    fn failure(&self, error: &E) -> Failure {
+        self(error)
+    }
+}
+
+/// Every error leaves the outcome unknown, which is always safe.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct Unsure;
+
+impl<E> OnError<E> for Unsure {
+    fn failure(&self, _: &E) -> Failure {
+        Failure::Broken
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn class(status: u16, words: &[&str]) -> Class {
+        let mut headers = HeaderMap::new();
+        for word in words {
+            headers.append(OUTCOME, word.parse().unwrap());
+        }
+        Class::of(&Policy::default(), StatusCode::from_u16(status).unwrap(), &headers)
+    }
+
+    #[test]
+    fn every_status_has_the_class_that_the_contract_gives_it() {
+        for status in 100..=599 {
+            let expected = match status {
+                401 | 425 | 429 => Class::Retryable,
+                100..=199 | 502..=504 => Class::Unknown,
+                _ => Class::Completed,
+            };
+            assert_eq!(class(status, &[]), expected, "{status}");
+        }
+    }
+
+    #[test]
+    fn the_services_own_word_wins_and_one_that_is_none_does_not_count() {
+        assert_eq!(class(500, &["retryable"]), Class::Retryable);
+        assert_eq!(class(503, &["completed"]), Class::Completed);
+        assert_eq!(class(200, &["unknown"]), Class::Unknown);
+        assert_eq!(class(200, &["perhaps"]), Class::Completed);
+        assert_eq!(class(503, &["completed", "retryable"]), Class::Unknown);
+    }
+}

@@ -1,0 +1,352 @@
+//! One protected request, from its body to its answer.
+
+use std::future::Future;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use ::http::header::{CONNECTION, CONTENT_LENGTH};
+use ::http::{HeaderMap, HeaderValue, Method, Request, Response, StatusCode, Version, request, response};
+use http_body::Body as HttpBody;
+use tower_service::Service;
+
+use super::admit::Ticket;
+use super::body::{Body, Read, Whole, read};
+use super::classify::{Class, Failure, OnError};
+use super::header::{ATTEMPT, FENCE, OPERATION, RECOVERY_POINT, STORE};
+use super::layer::Shared;
+use super::policy::{InProgress, KeyRule, StoreDown};
+use super::problem::{Answerless, Problem};
+use super::reply::{self, Unstored};
+use super::text::percent_encode;
+use crate::fingerprint::{Headers, Parts};
+use crate::store::StoreError;
+use crate::time::sleep;
+use crate::{Claim, EngineError, Operation, Outcome, Ran, Reply};
+
+/// Everything that one protected request needs besides itself.
+pub(super) struct Exchange<C> {
+    pub shared: Arc<Shared>,
+    pub on_error: Arc<C>,
+    pub ticket: Arc<Ticket>,
+}
+
+/// The request, until it is sent. Whoever takes it out is the only one who can send it.
+struct Envelope<B>(Mutex<Option<Request<Body<B>>>>);
+
+/// What the work saw, for whoever answers the client. Empty where it has seen nothing yet.
+#[derive(Default)]
+struct Sight(Mutex<Option<Seen>>);
+
+enum Seen {
+    /// A whole answer, of which this was not stored.
+    Completed(Unstored),
+    /// A whole answer that proves that nothing was done.
+    Released(Box<Response<Whole>>),
+    /// An answer that leaves it open.
+    Unsure(StatusCode),
+    /// No whole answer.
+    Answerless(Answerless),
+}
+
+impl<C> Exchange<C> {
+    /// Answers the client. May be dropped at any time: what has begun goes on.
+    pub(super) async fn answer<S, B, R>(
+        self,
+        mut inner: S,
+        parts: request::Parts,
+        body: B,
+    ) -> Result<Response<Body<R>>, S::Error>
+    where
+        S: Service<Request<Body<B>>, Response = Response<R>> + Clone + Send + 'static,
+        S::Future: Send + 'static,
+        C: OnError<S::Error>,
+        B: HttpBody + Send + 'static,
+        R: HttpBody + Send + 'static,
+    {
+        let policy = &self.ticket.policy;
+        let body = match read(body, policy.max_request_body).await {
+            Read::Whole(body) => body,
+            Read::TooLarge => {
+                let limit = policy.max_request_body;
+                return Ok(self.unread(parts.version, Problem::RequestTooLarge { limit }).map(Body::whole));
+            }
+            Read::Broken => return Ok(self.unread(parts.version, Problem::RequestBroken).map(Body::whole)),
+        };
+        let Some(claim) = self.claim(&parts, &body) else {
+            return Ok(self.told(&Problem::StoreUnavailable).map(Body::whole));
+        };
+        let envelope = Arc::new(Envelope(Mutex::new(Some(Request::from_parts(parts, Body::whole(body))))));
+        let sight = Arc::new(Sight::default());
+        let work = {
+            let (envelope, sight, inner) = (envelope.clone(), sight.clone(), inner.clone());
+            let exchange = Self {
+                shared: self.shared.clone(),
+                on_error: self.on_error.clone(),
+                ticket: self.ticket.clone(),
+            };
+            move |operation| async move {
+                let panics = Panics(sight.clone());
+                let outcome = exchange.execute(inner, &operation, &envelope, &sight).await;
+                drop(panics);
+                outcome
+            }
+        };
+        let Some(ran) = self.within(self.shared.engine.run(claim, work)).await else {
+            return Ok(self.told(&Problem::StillWorking).map(Body::whole));
+        };
+        match ran {
+            Ok(ran) => Ok(self.say(ran, sight.take()).map(Body::whole)),
+            Err(error) => match envelope.take().filter(|_| self.passes_on(&error)) {
+                None => Ok(self.told(&Problem::StoreUnavailable).map(Body::whole)),
+                Some(request) => {
+                    std::future::poll_fn(|context| inner.poll_ready(context)).await?;
+                    let mut response = inner.call(request).await?.map(Body::passed);
+                    response.headers_mut().insert(STORE, HeaderValue::from_static("unavailable"));
+                    Ok(response)
+                }
+            },
+        }
+    }
+
+    fn claim(&self, parts: &request::Parts, body: &Whole) -> Option<Claim> {
+        let Ticket { policy, route, scope, key, attach } = &*self.ticket;
+        let fingerprint = policy.fingerprint.fingerprint(&Parts {
+            method: parts.method.as_str(),
+            path: parts.uri.path(),
+            query: parts.uri.query(),
+            headers: &parts.headers,
+            body: &body.data,
+        });
+        let claim = policy.claim((scope.clone(), key.clone()), fingerprint, route, *attach);
+        // The same call was made with the same settings when the layer was made.
+        claim.inspect_err(|error| tracing::error!(%error, "a checked policy was refused")).ok()
+    }
+
+    /// Keeps the client no longer than the route allows. Nothing where it was kept that long.
+    async fn within<T>(&self, run: impl Future<Output = T>) -> Option<T> {
+        let policy = &self.ticket.policy;
+        if policy.respond_within >= policy.timeout {
+            return Some(run.await);
+        }
+        tokio::select! {
+            biased;
+            ran = run => Some(ran),
+            () = sleep(policy.respond_within) => None,
+        }
+    }
+
+    /// Whether a request may go through without protection: only where nothing of its claim can be in the store.
+    fn passes_on(&self, error: &EngineError) -> bool {
+        let policy = &self.ticket.policy;
+        let away = match error {
+            EngineError::Store(StoreError::Unavailable { .. } | StoreError::Overloaded { .. }) => true,
+            EngineError::Store(
+                StoreError::Ambiguous { .. } | StoreError::Unreadable { .. } | StoreError::Refused { .. },
+            )
+            | EngineError::Overloaded { .. }
+            | EngineError::ReplyTooLarge { .. }
+            | EngineError::Stopping
+            | EngineError::Contended { .. } => false,
+        };
+        away && (policy.store_down, policy.key) == (StoreDown::Pass, KeyRule::Optional)
+    }
+
+    fn told(&self, problem: &Problem) -> Response<Whole> {
+        problem.response(self.ticket.policy.flavor, &self.shared.links)
+    }
+
+    /// A refusal of a request of which something was left unread.
+    fn unread(&self, version: Version, problem: Problem) -> Response<Whole> {
+        let mut response = self.told(&problem);
+        if version <= Version::HTTP_11 {
+            response.headers_mut().insert(CONNECTION, HeaderValue::from_static("close"));
+        }
+        response
+    }
+
+    /// What came of it, as the client is told.
+    fn say(&self, ran: Ran, seen: Option<Seen>) -> Response<Whole> {
+        let policy = &self.ticket.policy;
+        match (ran, seen) {
+            (Ran::Executed { reply, expires_at }, Some(Seen::Completed(unstored))) => {
+                reply::executed(&reply, unstored, expires_at)
+            }
+            (Ran::Executed { reply, expires_at }, _) => {
+                reply::executed(&reply, Unstored::default(), expires_at)
+            }
+            (Ran::Replayed { reply, expires_at }, _) => reply::replayed(&reply, policy.flavor, expires_at),
+            (Ran::Refused(refusal), _) => self.told(&match (Problem::of(refusal), policy.in_progress) {
+                (Problem::InProgress { retry_after }, InProgress::Accepted) => {
+                    let location = self.shared.links.status_of(&self.ticket.key);
+                    Problem::Accepted { retry_after, location }
+                }
+                (problem, _) => problem,
+            }),
+            (Ran::Retryable(_), Some(Seen::Released(response))) => *response,
+            (Ran::Retryable(_), _) => self.told(&Problem::UpstreamUnreachable),
+            (Ran::Unknown(_), Some(Seen::Unsure(upstream_status))) => {
+                self.told(&Problem::UpstreamUnsure { upstream_status })
+            }
+            (Ran::Unknown(_), Some(Seen::Answerless(how))) => self.told(&Problem::NoWholeAnswer(how)),
+            // It took too long, or its outcome could not be stored: either way nobody can be told yet.
+            (Ran::Unknown(_), Some(Seen::Completed(_) | Seen::Released(_)) | None) => {
+                self.told(&Problem::NoWholeAnswer(Answerless::TimedOut))
+            }
+        }
+    }
+
+    /// Calls the inner service, once.
+    async fn execute<S, B, R>(
+        &self,
+        mut inner: S,
+        operation: &Operation,
+        envelope: &Envelope<B>,
+        sight: &Sight,
+    ) -> Outcome
+    where
+        S: Service<Request<Body<B>>, Response = Response<R>>,
+        C: OnError<S::Error>,
+        R: HttpBody,
+    {
+        let policy = &self.ticket.policy;
+        // Half a lease after the claim nothing is sent any more: somebody may soon think that this one is dead.
+        let latest = policy.lease / 2;
+        let ready = tokio::select! {
+            biased;
+            ready = std::future::poll_fn(|context| inner.poll_ready(context)) => ready.is_ok(),
+            () = sleep(latest.saturating_sub(operation.age())) => false,
+        };
+        if !ready || operation.age() >= latest {
+            return Outcome::Retryable(
+                "the inner service was not ready in time, and was not called".to_owned(),
+            );
+        }
+        let Some(mut request) = envelope.take() else {
+            return Outcome::Unknown("the request had been sent already".to_owned());
+        };
+        let method = request.method().clone();
+        introduce(&mut request, operation);
+        let called = inner.call(request).await.map_err(|error| self.on_error.failure(&error));
+        match called {
+            Ok(response) => self.settle(&method, response, sight).await,
+            Err(Failure::NotExecuted) => {
+                Outcome::Retryable("the inner service's error proves that nothing was done".to_owned())
+            }
+            Err(Failure::TimedOut) => sight.answerless(Answerless::TimedOut, "the inner service timed out"),
+            Err(Failure::Broken) => sight.answerless(Answerless::Broken, "the inner service failed"),
+        }
+    }
+
+    /// Reads the answer and says what it means.
+    async fn settle<R: HttpBody>(&self, method: &Method, response: Response<R>, sight: &Sight) -> Outcome {
+        let policy = &self.ticket.policy;
+        let (parts, body) = response.into_parts();
+        let class = Class::of(policy, parts.status, &parts.headers);
+        if class == Class::Unknown {
+            let why = format!("the answer's class is unknown, its status {}", parts.status.as_u16());
+            sight.put(Seen::Unsure(parts.status));
+            return Outcome::Unknown(why);
+        }
+        match (read(body, policy.max_response_body).await, class) {
+            (Read::Broken, _) => sight.answerless(Answerless::Broken, "the answer broke off"),
+            (Read::Whole(body), _) if is_cut_short(method, &parts, &body) => {
+                sight.answerless(Answerless::Broken, "the answer is shorter or longer than it said")
+            }
+            (Read::Whole(body), Class::Completed | Class::Unknown) => {
+                let status = parts.status;
+                let (reply, unstored) = reply::divide(policy, parts, body);
+                if reply.bytes() > self.shared.engine.limits().reply_bytes {
+                    return Outcome::completed(self.too_large(status));
+                }
+                sight.put(Seen::Completed(unstored));
+                Outcome::completed(reply)
+            }
+            (Read::TooLarge, Class::Completed | Class::Unknown) => {
+                Outcome::completed(self.too_large(parts.status))
+            }
+            (Read::Whole(body), Class::Retryable) => sight.released(parts, body),
+            // Nothing was done and nothing is kept, so its status and headers are enough.
+            (Read::TooLarge, Class::Retryable) => sight.released(parts, Whole::default()),
+        }
+    }
+
+    /// The work was done: every caller is told that its answer could not be kept.
+    fn too_large(&self, upstream_status: StatusCode) -> Reply {
+        reply::stored(&self.ticket.policy, self.told(&Problem::ResponseTooLarge { upstream_status }))
+    }
+}
+
+/// Tells the inner service which operation it works on.
+fn introduce<B>(request: &mut Request<B>, operation: &Operation) {
+    let point = operation.recovery_point();
+    let point = point.as_ref().map_or_else(|| "started".to_owned(), |point| percent_encode(point.name()));
+    let headers = request.headers_mut();
+    for (name, value) in [
+        (OPERATION, operation.id().to_string()),
+        (FENCE, operation.fence().as_number().to_string()),
+        (ATTEMPT, operation.attempt().to_string()),
+        (RECOVERY_POINT, point),
+    ] {
+        // Digits, letters and escapes are always a header value.
+        headers.extend(HeaderValue::try_from(value).ok().map(|value| (name, value)));
+    }
+    request.extensions_mut().insert(operation.clone());
+}
+
+/// A server that crashed may have sent only a part, and a connection that was closed looks like the end.
+fn is_cut_short(method: &Method, parts: &response::Parts, body: &Whole) -> bool {
+    let bodiless =
+        *method == Method::HEAD || matches!(parts.status, StatusCode::NO_CONTENT | StatusCode::NOT_MODIFIED);
+    let said =
+        parts.headers.get(CONTENT_LENGTH).and_then(|length| length.to_str().ok()?.parse::<usize>().ok());
+    !bodiless && said.is_some_and(|said| said != body.data.len())
+}
+
+impl<B> Envelope<B> {
+    fn take(&self) -> Option<Request<Body<B>>> {
+        // A panic while the lock is held cannot leave half a request.
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).take()
+    }
+}
+
+impl Sight {
+    fn seen(&self) -> MutexGuard<'_, Option<Seen>> {
+        // A panic while the lock is held cannot leave half a sight.
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn take(&self) -> Option<Seen> {
+        self.seen().take()
+    }
+
+    fn put(&self, seen: Seen) {
+        *self.seen() = Some(seen);
+    }
+
+    fn answerless(&self, how: Answerless, why: &str) -> Outcome {
+        self.put(Seen::Answerless(how));
+        Outcome::Unknown(why.to_owned())
+    }
+
+    fn released(&self, parts: response::Parts, body: Whole) -> Outcome {
+        let why = format!("the answer proves that nothing was done, its status is {}", parts.status.as_u16());
+        self.put(Seen::Released(Box::new(reply::released(parts, body))));
+        Outcome::Retryable(why)
+    }
+}
+
+/// Notes that the work panicked, which is no timeout.
+struct Panics(Arc<Sight>);
+
+impl Drop for Panics {
+    fn drop(&mut self) {
+        if std::thread::panicking() {
+            self.0.put(Seen::Answerless(Answerless::Broken));
+        }
+    }
+}
+
+impl Headers for HeaderMap {
+    fn each<'a>(&'a self, name: &str, value: &mut dyn FnMut(&'a [u8])) {
+        self.get_all(name).iter().for_each(|found| value(found.as_bytes()));
+    }
+}

@@ -1,0 +1,122 @@
+//! The layer: what is the same for every request.
+
+use std::sync::Arc;
+
+use tower_layer::Layer;
+
+use super::classify::Unsure;
+use super::routes::Routes;
+use super::scope::ScopeRules;
+use super::service::Idempotency;
+use super::wellknown::Links;
+use crate::Engine;
+
+/// Makes every retried write behind it happen once. See the [module](super) for what happens to a request.
+///
+/// `C` says what an error of the inner service means; by default every error leaves the outcome unknown.
+#[derive(Debug)]
+pub struct IdempotencyLayer<C = Unsure> {
+    shared: Arc<Shared>,
+    on_error: Arc<C>,
+}
+
+/// What every request needs.
+#[derive(Clone)]
+pub(super) struct Shared {
+    pub engine: Engine,
+    pub scope: ScopeRules,
+    pub routes: Routes,
+    pub links: Links,
+}
+
+/// A problem with its headers and the longest base URL takes less than this.
+const PROBLEM_BYTES: usize = 2048;
+
+/// A layer that cannot be made.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum LayerError {
+    /// An answer that the layer accepts could not be stored.
+    #[error(
+        "max_response_body = {found} of the route {route:?} is over the engine's limit for replies: raise Limits::reply_bytes above {limit}, or lower it"
+    )]
+    ResponseBody {
+        /// Whose setting.
+        route: String,
+        /// What it is.
+        found: usize,
+        /// What the engine stores.
+        limit: usize,
+    },
+    /// The 502 that stands for an answer that is too large could not be stored either.
+    #[error(
+        "the engine keeps replies of at most {limit} bytes: raise Limits::reply_bytes to at least {PROBLEM_BYTES}"
+    )]
+    Replies {
+        /// What the engine stores.
+        limit: usize,
+    },
+    /// Not a prefix of a URL.
+    #[error(
+        "{url:?} cannot stand before /.well-known: give an origin such as \"https://api.example.com\", with a path or without"
+    )]
+    BaseUrl {
+        /// As given.
+        url: String,
+    },
+}
+
+impl IdempotencyLayer {
+    /// A layer on an engine. The engine's [`Identity`](crate::Identity) should be told the text of the same rules.
+    pub fn new(engine: Engine, scope: ScopeRules, routes: Routes) -> Result<Self, LayerError> {
+        let limit = engine.limits().reply_bytes;
+        if limit < PROBLEM_BYTES {
+            return Err(LayerError::Replies { limit });
+        }
+        for (route, _, policy) in routes.policies() {
+            if policy.max_response_body > limit {
+                let found = policy.max_response_body;
+                return Err(LayerError::ResponseBody { route: route.to_owned(), found, limit });
+            }
+        }
+        let links = Links::new("").ok_or_else(|| LayerError::BaseUrl { url: String::new() })?;
+        Ok(Self { shared: Arc::new(Shared { engine, scope, routes, links }), on_error: Arc::new(Unsure) })
+    }
+}
+
+impl<C> IdempotencyLayer<C> {
+    /// Says what an error of the inner service means, such as that a refused connection proves that nothing was done.
+    pub fn on_error<D>(self, on_error: D) -> IdempotencyLayer<D> {
+        IdempotencyLayer { shared: self.shared, on_error: Arc::new(on_error) }
+    }
+
+    /// Sets what clients see before `/.well-known`, where a proxy changes origin or path.
+    pub fn base_url(mut self, url: &str) -> Result<Self, LayerError> {
+        let links =
+            Links::new(url).ok_or_else(|| LayerError::BaseUrl { url: url.chars().take(255).collect() })?;
+        Arc::make_mut(&mut self.shared).links = links;
+        Ok(self)
+    }
+}
+
+impl<C> Clone for IdempotencyLayer<C> {
+    fn clone(&self) -> Self {
+        Self { shared: self.shared.clone(), on_error: self.on_error.clone() }
+    }
+}
+
+impl<S, C> Layer<S> for IdempotencyLayer<C> {
+    type Service = Idempotency<S, C>;
+
+    fn layer(&self, inner: S) -> Self::Service {
+        Idempotency::new(inner, self.shared.clone(), self.on_error.clone())
+    }
+}
+
+impl std::fmt::Debug for Shared {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Shared")
+            .field("scope", &self.scope)
+            .field("routes", &self.routes)
+            .finish_non_exhaustive()
+    }
+}

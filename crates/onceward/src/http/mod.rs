@@ -1,0 +1,107 @@
+//! The tower layer: HTTP wrapped around the engine, for axum, hyper, tonic and anything else that is a tower service.
+//!
+//! What happens to a request, in order:
+//!
+//! 1. Copies of the operation headers (`Onceward-Operation` and its kin) that a client sent are removed.
+//! 2. `GET /.well-known/idempotency` is answered here: the policy of every route, and the state of a caller's own key.
+//! 3. The first route that matches has the request's [`Policy`]. A method that it does not list, and a request without a
+//!    key where none is required, pass through untouched and unbuffered.
+//! 4. The key is read, then the scope: what is missing or malformed is refused, before any look at the store.
+//! 5. The body is read whole, up to a limit: its fingerprint tells whether a retry is the same request.
+//! 6. The engine claims the key. From here on everything is detached: a client that goes away stops nothing.
+//! 7. Refused: the client gets a problem that says what to do next. Replayed: it gets the first answer.
+//! 8. Executed: the inner service is called once, with the operation in headers and extensions. Its answer is read whole,
+//!    up to a limit, and [classified](Class): completed, retryable or unknown.
+//! 9. The outcome is stored. Only when that is durable does the first byte go to the client.
+//!
+//! ```
+//! use std::sync::Arc;
+//! use std::sync::atomic::{AtomicU32, Ordering};
+//! use axum::{Router, body::Body, routing::post};
+//! use http::Request;
+//! use onceward::http::{IdempotencyLayer, Policy, Routes, ScopeRules};
+//! use onceward::{Engine, EngineOptions, Identity, MemoryStore};
+//! use tower::ServiceExt as _;
+//!
+//! static CHARGES: AtomicU32 = AtomicU32::new(0);
+//!
+//! async fn charge() -> String {
+//!     format!("charge {}", CHARGES.fetch_add(1, Ordering::SeqCst) + 1)
+//! }
+//!
+//! # async fn example() -> Result<(), Box<dyn std::error::Error>> {
+//! let scope = ScopeRules::parse(["authorization"])?;
+//! let identity = Identity::new("payments", &scope.to_string())?;
+//! let engine = Engine::open(Arc::new(MemoryStore::default()), identity, EngineOptions::new()?).await?;
+//! let layer = IdempotencyLayer::new(engine, scope, Routes::new(Policy::default())?)?;
+//!
+//! let app = Router::new().route("/charges", post(charge)).layer(layer);
+//!
+//! for replayed in [None, Some("true")] {
+//!     let request = Request::post("/charges")
+//!         .header("authorization", "Bearer sk_live_1")
+//!         .header("idempotency-key", "order-17")
+//!         .body(Body::from("{\"amount\":1299}"))?;
+//!     let response = app.clone().oneshot(request).await?;
+//!     assert_eq!(response.headers().get("idempotency-replayed").map(|value| value.to_str()).transpose()?, replayed);
+//!     assert_eq!(axum::body::to_bytes(response.into_body(), 1024).await?, "charge 1");
+//! }
+//! # Ok(())
+//! # }
+//! # tokio::runtime::Builder::new_current_thread().enable_time().build()?.block_on(example())?;
+//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! ```
+
+mod admit;
+mod body;
+mod classify;
+mod exchange;
+mod future;
+mod layer;
+mod policy;
+mod problem;
+mod reply;
+mod routes;
+mod scope;
+mod service;
+mod text;
+mod wellknown;
+
+pub use self::body::Body;
+pub use self::classify::{Class, Failure, OnError, Unsure};
+pub use self::future::ResponseFuture;
+pub use self::layer::{IdempotencyLayer, LayerError};
+pub use self::policy::{Flavor, InProgress, KeyRule, Policy, PolicyError, SetCookie, StoreDown};
+pub use self::problem::{Answerless, KeyFault, NextAction, Problem, Told};
+pub use self::routes::{Routes, RoutesError};
+pub use self::scope::{ScopeMissing, ScopeRule, ScopeRuleError, ScopeRules};
+pub use self::service::Idempotency;
+
+/// The headers that this layer reads and writes, in the lower case that HTTP/2 and the `http` crate use.
+pub mod header {
+    use ::http::HeaderName;
+
+    /// A client's name for its operation.
+    pub const IDEMPOTENCY_KEY: HeaderName = HeaderName::from_static("idempotency-key");
+    /// `true` on an answer that was given before.
+    pub const IDEMPOTENCY_REPLAYED: HeaderName = HeaderName::from_static("idempotency-replayed");
+    /// The same, as Stripe spells it.
+    pub const IDEMPOTENT_REPLAYED: HeaderName = HeaderName::from_static("idempotent-replayed");
+    /// Until when retries are promised the same answer, as RFC 3339 has it.
+    pub const IDEMPOTENCY_EXPIRES: HeaderName = HeaderName::from_static("idempotency-expires");
+    /// The inner service's own word about what became of the operation; on the way out, this layer's.
+    pub const OUTCOME: HeaderName = HeaderName::from_static("onceward-outcome");
+    /// `unavailable` on an answer that was given without protection.
+    pub const STORE: HeaderName = HeaderName::from_static("onceward-store");
+    /// Tells the inner service the operation's id, the same in every retry.
+    pub const OPERATION: HeaderName = HeaderName::from_static("onceward-operation");
+    /// Tells the inner service its fence.
+    pub const FENCE: HeaderName = HeaderName::from_static("onceward-fence");
+    /// Tells the inner service which tenure this is.
+    pub const ATTEMPT: HeaderName = HeaderName::from_static("onceward-attempt");
+    /// Tells the inner service the last phase that was committed, `started` where there is none.
+    pub const RECOVERY_POINT: HeaderName = HeaderName::from_static("onceward-recovery-point");
+
+    /// What the inner service believes, so no client may send it.
+    pub(super) const OPERATION_HEADERS: [HeaderName; 4] = [OPERATION, FENCE, ATTEMPT, RECOVERY_POINT];
+}

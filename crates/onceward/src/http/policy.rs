@@ -1,0 +1,233 @@
+//! A route's settings, under the names that the configuration file gives them.
+
+use std::time::Duration;
+
+use ::http::Method;
+
+use crate::record::Terms;
+use crate::{Claim, ClaimError, Fingerprint, Key, KeyError, OnLapse, Profile, Scope, ScopeError, Syntax};
+
+/// How requests on a route are treated. Fill in what differs from the defaults:
+///
+/// ```
+/// use onceward::http::{KeyRule, Policy};
+/// let payments = Policy { key: KeyRule::Required, retention: std::time::Duration::from_secs(7 * 86_400), ..Policy::default() };
+/// ```
+#[derive(Debug, Clone)]
+pub struct Policy {
+    /// Which methods are protected, where the route's pattern names none.
+    pub methods: Vec<Method>,
+    /// Whether a request must bring a key.
+    pub key: KeyRule,
+    /// Which spellings of a key are accepted.
+    pub syntax: Syntax,
+    /// Shorter keys are refused. 16 is a good floor where callers share a scope.
+    pub min_key_length: usize,
+    /// Whose statuses and headers refusals and replays have.
+    pub flavor: Flavor,
+    /// What a retry is told while the first request is still being executed.
+    pub in_progress: InProgress,
+    /// How long a caller may wait for somebody else's execution: always with [`InProgress::Wait`], else if it asks to.
+    pub wait: Duration,
+    /// After this long the outcome counts as unknown. What the work still brings is accepted.
+    pub timeout: Duration,
+    /// After this long the client is told that the work goes on. Counts only where it is shorter than the timeout.
+    pub respond_within: Duration,
+    /// How long a tenure lasts without being renewed.
+    pub lease: Duration,
+    /// What a lapsed lease means.
+    pub on_lapse: OnLapse,
+    /// How long a completed answer is promised to be replayed.
+    pub retention: Duration,
+    /// How much longer than promised it is kept, at most.
+    pub grace: Duration,
+    /// What happens to keyed requests while the store is away.
+    pub store_down: StoreDown,
+    /// Statuses that prove that nothing was done.
+    pub retryable: Vec<u16>,
+    /// Statuses after which nobody can be sure.
+    pub unknown: Vec<u16>,
+    /// Bytes of a keyed request's body. It is held in memory until it is answered.
+    pub max_request_body: usize,
+    /// Bytes of an answer's body. It is stored, and held in memory until it is.
+    pub max_response_body: usize,
+    /// What makes two requests the same: the headers that count, and what is left out of JSON bodies.
+    pub fingerprint: Profile,
+    /// Stored with every reply, so that a new release can tell an old reply.
+    pub response_version: u32,
+    /// Whether `Set-Cookie` is stored and replayed.
+    pub set_cookie: SetCookie,
+}
+
+/// Whether a request must bring a key.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum KeyRule {
+    /// Without one it is refused.
+    Required,
+    /// Without one it passes through unprotected.
+    #[default]
+    Optional,
+}
+
+/// Whose statuses and headers refusals and replays have.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
+pub enum Flavor {
+    /// The IETF draft's.
+    #[default]
+    Ietf,
+    /// Stripe's.
+    Stripe,
+}
+
+/// What a retry is told while the first request is still being executed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum InProgress {
+    /// 409, at once unless the caller asks to wait.
+    #[default]
+    Conflict,
+    /// It waits, and then gets the answer.
+    Wait,
+    /// 202 and where to ask after it.
+    Accepted,
+}
+
+/// What happens to keyed requests while the store is away.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum StoreDown {
+    /// 503: nothing is done that could not be remembered.
+    #[default]
+    Reject,
+    /// They go through unprotected, and are marked. Not where a key is required, and never after a claim that may have
+    /// been written.
+    Pass,
+}
+
+/// Whether `Set-Cookie` is stored and replayed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum SetCookie {
+    /// Only the first caller gets it: a stored cookie is a session that outlives its log-out.
+    #[default]
+    Drop,
+    /// Every retry gets it too.
+    Allow,
+}
+
+/// A policy that makes no sense.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum PolicyError {
+    /// A time is out of range.
+    #[error(transparent)]
+    Claim(#[from] ClaimError),
+    /// A status is in both lists, or is none.
+    #[error("the status {status} {rule}")]
+    Status {
+        /// Which.
+        status: u16,
+        /// What is wrong with it.
+        rule: &'static str,
+    },
+    /// No key could be long enough.
+    #[error("min_key_length = {found} must lie between 1 and {}", Key::MAX_BYTES)]
+    MinKeyLength {
+        /// What it was.
+        found: usize,
+    },
+    /// Nobody could be answered in time.
+    #[error("respond_within = 0 would answer nobody: choose at least a second")]
+    RespondWithin,
+    /// Unprotected writes where a key is demanded would break the promise made by demanding it.
+    #[error("store_down = pass cannot be combined with key = required: choose store_down = reject")]
+    PassWhereRequired,
+    /// The dummy values with which times are checked were refused.
+    #[error("the policy could not be checked: {0}")]
+    Unchecked(String),
+}
+
+impl Policy {
+    /// Room for every JSON document that an API exchanges; uploads belong elsewhere.
+    pub const MAX_BODY: usize = 1 << 20;
+    /// Rejected or throttled before anything was done.
+    pub const RETRYABLE: [u16; 3] = [401, 425, 429];
+    /// Said by whatever stands in front of the service, which cannot know what the service did.
+    pub const UNKNOWN: [u16; 3] = [502, 503, 504];
+
+    /// The defaults, under another fingerprint.
+    pub fn with_fingerprint(fingerprint: Profile) -> Self {
+        let terms = Terms::default();
+        Self {
+            methods: vec![Method::POST, Method::PATCH],
+            key: KeyRule::default(),
+            syntax: Syntax::default(),
+            min_key_length: 1,
+            flavor: Flavor::default(),
+            in_progress: InProgress::default(),
+            wait: Duration::from_secs(10),
+            timeout: Duration::from_secs(30),
+            respond_within: Duration::from_secs(30),
+            lease: terms.lease,
+            on_lapse: terms.on_lapse,
+            retention: terms.retention,
+            grace: terms.grace,
+            store_down: StoreDown::default(),
+            retryable: Self::RETRYABLE.to_vec(),
+            unknown: Self::UNKNOWN.to_vec(),
+            max_request_body: Self::MAX_BODY,
+            max_response_body: Self::MAX_BODY,
+            fingerprint,
+            response_version: 1,
+            set_cookie: SetCookie::default(),
+        }
+    }
+
+    pub(super) fn terms(&self) -> Terms {
+        Terms { lease: self.lease, on_lapse: self.on_lapse, retention: self.retention, grace: self.grace }
+    }
+
+    /// A claim on this policy's terms.
+    pub(super) fn claim(
+        &self,
+        (scope, key): (Scope, Key),
+        fingerprint: Fingerprint,
+        route: &str,
+        attach: Duration,
+    ) -> Result<Claim, ClaimError> {
+        Claim::new(scope, key, fingerprint)
+            .route(route)?
+            .terms(self.terms())?
+            .attach(attach)?
+            .timeout(self.timeout)
+    }
+
+    /// Everything that could be refused later is refused when the layer is made.
+    pub(super) fn check(&self, route: &str) -> Result<(), PolicyError> {
+        let unchecked = |error: &dyn std::fmt::Display| PolicyError::Unchecked(error.to_string());
+        let scope = Scope::new("check").map_err(|error: ScopeError| unchecked(&error))?;
+        let key = Key::new("check").map_err(|error: KeyError| unchecked(&error))?;
+        self.claim((scope, key), Fingerprint::of_bytes(b"check"), route, self.wait)?;
+        if !(1..=Key::MAX_BYTES).contains(&self.min_key_length) {
+            return Err(PolicyError::MinKeyLength { found: self.min_key_length });
+        }
+        if self.respond_within.is_zero() {
+            return Err(PolicyError::RespondWithin);
+        }
+        if (self.store_down, self.key) == (StoreDown::Pass, KeyRule::Required) {
+            return Err(PolicyError::PassWhereRequired);
+        }
+        for &status in self.retryable.iter().chain(&self.unknown) {
+            if !(200..=599).contains(&status) {
+                return Err(PolicyError::Status { status, rule: "is no final status: use 200 to 599" });
+            }
+            if self.retryable.contains(&status) && self.unknown.contains(&status) {
+                let rule = "is both retryable and unknown: it can prove only one";
+                return Err(PolicyError::Status { status, rule });
+            }
+        }
+        Ok(())
+    }
+}
+
+impl Default for Policy {
+    fn default() -> Self {
+        Self::with_fingerprint(Profile::default())
+    }
+}

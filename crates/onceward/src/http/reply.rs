@@ -1,0 +1,145 @@
+//! Answers, as they travel and as they are stored.
+
+use ::http::header::{
+    CONNECTION, CONTENT_LENGTH, DATE, PROXY_AUTHENTICATE, PROXY_AUTHORIZATION, SET_COOKIE, TE, TRAILER,
+    TRANSFER_ENCODING, UPGRADE,
+};
+use ::http::{Extensions, HeaderMap, HeaderName, HeaderValue, Response, StatusCode, response};
+use bytes::Bytes;
+
+use super::body::Whole;
+use super::header::{IDEMPOTENCY_EXPIRES, IDEMPOTENCY_REPLAYED, IDEMPOTENT_REPLAYED, OUTCOME};
+use super::policy::{Flavor, Policy, SetCookie};
+use super::text::{members, rfc3339};
+use crate::{Reply, Timestamp};
+
+/// What speaks of one connection, not of the answer.
+const HOP_BY_HOP: [HeaderName; 9] = [
+    CONNECTION,
+    HeaderName::from_static("keep-alive"),
+    HeaderName::from_static("proxy-connection"),
+    PROXY_AUTHENTICATE,
+    PROXY_AUTHORIZATION,
+    TE,
+    TRAILER,
+    TRANSFER_ENCODING,
+    UPGRADE,
+];
+/// What the server writes itself, from the body that it is given: a copy could contradict it.
+const FRAMING: [HeaderName; 3] = [CONTENT_LENGTH, TRAILER, TRANSFER_ENCODING];
+/// Trailers are stored among the headers, under names that no header can have.
+const TRAILER_MARK: &str = ":trailer:";
+
+/// What only the first caller gets.
+#[derive(Debug, Default)]
+pub(super) struct Unstored {
+    headers: HeaderMap,
+    extensions: Extensions,
+}
+
+/// Divides an answer into what is stored and what is not. Every value of a repeated header is kept, in order.
+pub(super) fn divide(policy: &Policy, parts: response::Parts, body: Whole) -> (Reply, Unstored) {
+    let named: Vec<String> = members(&parts.headers, &CONNECTION).map(str::to_ascii_lowercase).collect();
+    let mut unstored = Unstored { headers: HeaderMap::new(), extensions: parts.extensions };
+    let mut headers = Vec::with_capacity(parts.headers.len());
+    for (name, value) in &parts.headers {
+        if *name == OUTCOME || FRAMING.contains(name) {
+            continue;
+        }
+        let passing = HOP_BY_HOP.contains(name)
+            || named.iter().any(|named| named == name.as_str())
+            || *name == DATE
+            || [IDEMPOTENCY_EXPIRES, IDEMPOTENCY_REPLAYED, IDEMPOTENT_REPLAYED].contains(name)
+            || (*name == SET_COOKIE && policy.set_cookie == SetCookie::Drop);
+        if passing {
+            unstored.headers.append(name.clone(), value.clone());
+        } else {
+            headers.push((name.as_str().to_owned(), Bytes::copy_from_slice(value.as_bytes())));
+        }
+    }
+    for (name, value) in body.trailers.iter().flatten() {
+        headers.push((format!("{TRAILER_MARK}{name}"), Bytes::copy_from_slice(value.as_bytes())));
+    }
+    let status = parts.status.as_u16();
+    (Reply { status, headers, body: body.data, version: policy.response_version }, unstored)
+}
+
+/// A problem that is stored as the answer.
+pub(super) fn stored(policy: &Policy, problem: Response<Whole>) -> Reply {
+    let (parts, body) = problem.into_parts();
+    // Its own word to an outer Onceward is part of the answer, and stays with it.
+    let outcome = parts.headers.get(OUTCOME).cloned();
+    let (mut reply, _) = divide(policy, parts, body);
+    let outcome = outcome.map(|word| (OUTCOME.as_str().to_owned(), Bytes::copy_from_slice(word.as_bytes())));
+    reply.headers.extend(outcome);
+    reply
+}
+
+/// The answer for the caller whose request was executed.
+pub(super) fn executed(reply: &Reply, unstored: Unstored, expires_at: Timestamp) -> Response<Whole> {
+    let mut response = restore(reply);
+    for (name, value) in &unstored.headers {
+        response.headers_mut().append(name.clone(), value.clone());
+    }
+    *response.extensions_mut() = unstored.extensions;
+    response.headers_mut().insert(IDEMPOTENCY_EXPIRES, expiry(expires_at));
+    response
+}
+
+/// The answer for everybody else.
+pub(super) fn replayed(reply: &Reply, flavor: Flavor, expires_at: Timestamp) -> Response<Whole> {
+    let mut response = restore(reply);
+    let headers = response.headers_mut();
+    headers.insert(IDEMPOTENCY_EXPIRES, expiry(expires_at));
+    headers.insert(IDEMPOTENCY_REPLAYED, HeaderValue::from_static("true"));
+    match flavor {
+        Flavor::Ietf => {}
+        Flavor::Stripe => {
+            headers.insert(IDEMPOTENT_REPLAYED, HeaderValue::from_static("true"));
+        }
+    }
+    response
+}
+
+/// An answer that proves that nothing was done: it is told as it came, and nothing of it is stored.
+pub(super) fn released(mut parts: response::Parts, body: Whole) -> Response<Whole> {
+    FRAMING.iter().for_each(|name| drop(parts.headers.remove(name)));
+    // This layer's own word now, for an outer Onceward.
+    parts.headers.insert(OUTCOME, HeaderValue::from_static("retryable"));
+    Response::from_parts(parts, body)
+}
+
+/// Replies also come from operators and webhooks, so what no HTTP message can carry is left out here.
+fn restore(reply: &Reply) -> Response<Whole> {
+    let mut response = Response::new(Whole::from(reply.body.clone()));
+    *response.status_mut() = StatusCode::from_u16(reply.status)
+        .ok()
+        .filter(|status| !status.is_informational())
+        .unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
+    let mut trailers = HeaderMap::new();
+    for (name, value) in &reply.headers {
+        let (plain, trailer) = match name.strip_prefix(TRAILER_MARK) {
+            Some(name) => (name, true),
+            None => (name.as_str(), false),
+        };
+        let (Ok(name), Ok(value)) =
+            (HeaderName::from_bytes(plain.as_bytes()), HeaderValue::from_maybe_shared(value.clone()))
+        else {
+            continue;
+        };
+        if trailer {
+            trailers.append(name, value);
+        } else if !HOP_BY_HOP.contains(&name) && !FRAMING.contains(&name) {
+            response.headers_mut().append(name, value);
+        }
+    }
+    if !trailers.is_empty() {
+        response.body_mut().trailers = Some(trailers);
+    }
+    response
+}
+
+fn expiry(at: Timestamp) -> HeaderValue {
+    // Digits, letters and signs: a header value by construction. An empty one is as good as none.
+    HeaderValue::try_from(rfc3339(at)).unwrap_or(HeaderValue::from_static(""))
+}

@@ -1,0 +1,244 @@
+//! Which policy a request is under.
+
+use std::sync::Arc;
+
+use ::http::Method;
+
+use super::policy::{Policy, PolicyError};
+use super::text::percent_decode;
+
+/// A table of routes; the first match wins, and what matches none is under the default policy.
+///
+/// A pattern is `METHOD /path`, or `/path` alone, for the methods that its policy lists. `{name}` stands for one
+/// segment, and a `*` at the end for the rest.
+///
+/// ```
+/// use onceward::http::{KeyRule, Policy, Routes};
+/// let required = Policy { key: KeyRule::Required, ..Policy::default() };
+/// let routes = Routes::new(Policy::default())?
+///     .route("POST /payments", required.clone())?
+///     .route("PUT /accounts/{id}/limits/*", required)?
+///     .unprotected("POST /events")?;
+/// # Ok::<(), onceward::http::RoutesError>(())
+/// ```
+#[derive(Debug, Clone)]
+pub struct Routes {
+    routes: Vec<Route>,
+    default: Arc<Policy>,
+}
+
+/// A pattern and what is under it.
+#[derive(Debug, Clone)]
+struct Route {
+    pattern: Pattern,
+    policy: Option<Arc<Policy>>,
+}
+
+#[derive(Debug, Clone)]
+struct Pattern {
+    text: Box<str>,
+    method: Option<Method>,
+    segments: Vec<Segment>,
+    tail: Tail,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq)]
+enum Segment {
+    Literal(Box<[u8]>),
+    Any,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Tail {
+    Exact,
+    Rest,
+}
+
+/// A route that makes no sense.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum RoutesError {
+    /// The pattern cannot be read.
+    #[error("the route {pattern:?} {rule}: write it like \"POST /payments/{{id}}/*\"")]
+    Pattern {
+        /// As given.
+        pattern: String,
+        /// What is wrong with it.
+        rule: &'static str,
+    },
+    /// Its policy makes no sense.
+    #[error("the policy of the route {pattern:?} makes no sense: {error}")]
+    Policy {
+        /// Whose policy.
+        pattern: String,
+        /// Why.
+        error: PolicyError,
+    },
+}
+
+/// The name of everything that no route matches, in metrics and lists.
+pub(super) const DEFAULT_ROUTE: &str = "default";
+
+impl Routes {
+    /// Everything is under one policy.
+    pub fn new(default: Policy) -> Result<Self, RoutesError> {
+        checked(DEFAULT_ROUTE, &default)?;
+        Ok(Self { routes: Vec::new(), default: Arc::new(default) })
+    }
+
+    /// Adds a route after those that are there.
+    pub fn route(mut self, pattern: &str, policy: Policy) -> Result<Self, RoutesError> {
+        checked(pattern, &policy)?;
+        self.routes.push(Route { pattern: Pattern::parse(pattern)?, policy: Some(Arc::new(policy)) });
+        Ok(self)
+    }
+
+    /// Adds a route that always passes through, such as one that answers with an endless stream.
+    pub fn unprotected(mut self, pattern: &str) -> Result<Self, RoutesError> {
+        self.routes.push(Route { pattern: Pattern::parse(pattern)?, policy: None });
+        Ok(self)
+    }
+
+    /// The route's name and policy; nothing where the request is not protected.
+    pub(super) fn find(&self, method: &Method, path: &str) -> Option<(&str, &Arc<Policy>)> {
+        for route in self.routes.iter().filter(|route| route.pattern.accepts(path)) {
+            match (&route.pattern.method, &route.policy) {
+                (Some(named), policy) if named == method => {
+                    return policy.as_ref().map(|policy| (&*route.pattern.text, policy));
+                }
+                (None, None) => return None,
+                (None, Some(policy)) if policy.methods.contains(method) => {
+                    return Some((&route.pattern.text, policy));
+                }
+                (Some(_), _) | (None, Some(_)) => {}
+            }
+        }
+        self.default.methods.contains(method).then_some((DEFAULT_ROUTE, &self.default))
+    }
+
+    /// Every protected route with its name, the default last.
+    pub(super) fn policies(&self) -> impl Iterator<Item = (&str, Option<&Method>, &Policy)> {
+        let named = self.routes.iter().filter_map(|route| {
+            let policy = route.policy.as_deref()?;
+            Some((&*route.pattern.text, route.pattern.method.as_ref(), policy))
+        });
+        named.chain([(DEFAULT_ROUTE, None, &*self.default)])
+    }
+}
+
+fn checked(pattern: &str, policy: &Policy) -> Result<(), RoutesError> {
+    policy.check(pattern).map_err(|error| RoutesError::Policy { pattern: pattern.to_owned(), error })
+}
+
+impl Pattern {
+    fn parse(text: &str) -> Result<Self, RoutesError> {
+        let refused = |rule| RoutesError::Pattern { pattern: text.chars().take(255).collect(), rule };
+        let (method, path) = match text.split_once(' ') {
+            Some((method, path)) => {
+                let method = Method::from_bytes(method.as_bytes()).map_err(|_| refused("has no method"))?;
+                (Some(method), path.trim_start())
+            }
+            None => (None, text),
+        };
+        let Some(path) = path.strip_prefix('/') else {
+            return Err(refused("has no path that begins with a slash"));
+        };
+        let (path, tail) = match path.strip_suffix('*') {
+            Some("") => {
+                return Ok(Self { text: text.into(), method, segments: Vec::new(), tail: Tail::Rest });
+            }
+            Some(rest) => match rest.strip_suffix('/') {
+                Some(path) => (path, Tail::Rest),
+                None => return Err(refused("has a * that is not a whole segment")),
+            },
+            None => (path, Tail::Exact),
+        };
+        let segments = path.split('/').map(Segment::parse).collect::<Option<_>>();
+        let segments = segments.ok_or_else(|| refused("has a segment with a stray {, } or *"))?;
+        Ok(Self { text: text.into(), method, segments, tail })
+    }
+
+    /// Compares decoded segments, so that `/pay%6dents` does not slip past `/payments`.
+    fn accepts(&self, path: &str) -> bool {
+        let mut rest = path.strip_prefix('/').unwrap_or(path).split('/');
+        let matched = self.segments.iter().all(|segment| {
+            rest.next().is_some_and(|found| match segment {
+                Segment::Any => !found.is_empty(),
+                Segment::Literal(literal) => **literal == *percent_decode(found),
+            })
+        });
+        matched && (self.tail == Tail::Rest || rest.next().is_none())
+    }
+}
+
+impl Segment {
+    fn parse(text: &str) -> Option<Self> {
+        match text.strip_prefix('{').and_then(|text| text.strip_suffix('}')) {
+            Some(name) if !name.is_empty() && !name.contains(['{', '}', '*']) => Some(Self::Any),
+            Some(_) => None,
+            None if text.contains(['{', '}', '*']) => None,
+            None => Some(Self::Literal(percent_decode(text).into())),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn found(routes: &Routes, method: &Method, path: &str) -> Option<String> {
+        routes.find(method, path).map(|(name, _)| name.to_owned())
+    }
+
+    #[test]
+    fn the_first_match_wins_and_the_rest_is_under_the_default() {
+        let routes = Routes::new(Policy::default())
+            .unwrap()
+            .unprotected("POST /payments/stream")
+            .unwrap()
+            .route("POST /payments/{id}", Policy::default())
+            .unwrap()
+            .route("PUT /files/*", Policy::default())
+            .unwrap();
+        for (method, path, expected) in [
+            (Method::POST, "/payments/stream", None),
+            (Method::POST, "/payments/7", Some("POST /payments/{id}")),
+            (Method::POST, "/pa%79ments/7", Some("POST /payments/{id}")),
+            (Method::POST, "/payments/", Some("default")),
+            (Method::POST, "/payments/7/refunds", Some("default")),
+            (Method::PUT, "/payments/7", None),
+            (Method::PUT, "/files/a/b", Some("PUT /files/*")),
+            (Method::GET, "/files/a/b", None),
+            (Method::PATCH, "/anything", Some("default")),
+        ] {
+            assert_eq!(found(&routes, &method, path).as_deref(), expected, "{method} {path}");
+        }
+    }
+
+    #[test]
+    fn a_pattern_that_cannot_be_read_is_refused_with_an_example() {
+        for pattern in ["", "payments", "POST payments", "POST /a*", "/{}", "/{a", "/a/*/b", "P@ST\u{7f} /"] {
+            let error = Routes::new(Policy::default()).unwrap().unprotected(pattern).unwrap_err();
+            assert!(error.to_string().contains("POST /payments"), "{error}");
+        }
+    }
+
+    #[test]
+    fn a_policy_that_makes_no_sense_is_refused_when_the_table_is_made() {
+        let nonsense = [
+            Policy { min_key_length: 0, ..Policy::default() },
+            Policy { min_key_length: 256, ..Policy::default() },
+            Policy { lease: std::time::Duration::ZERO, ..Policy::default() },
+            Policy { respond_within: std::time::Duration::ZERO, ..Policy::default() },
+            Policy { retryable: vec![503], ..Policy::default() },
+            Policy { retryable: vec![100], ..Policy::default() },
+            Policy {
+                key: crate::http::KeyRule::Required,
+                store_down: crate::http::StoreDown::Pass,
+                ..Policy::default()
+            },
+        ];
+        for policy in nonsense {
+            assert!(Routes::new(policy.clone()).is_err(), "{policy:?}");
+        }
+    }
+}

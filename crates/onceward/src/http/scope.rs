@@ -1,0 +1,329 @@
+//! Whose key it is, read from a request's headers.
+
+use std::fmt;
+use std::str::FromStr;
+
+use ::http::header::AUTHORIZATION;
+use ::http::{HeaderMap, HeaderName};
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD;
+
+use crate::digest::Digest;
+use crate::{Scope, Secret};
+
+/// What a scope is made of: all parts together name the tenant.
+///
+/// There is no default, because what makes a tenant is a decision. The text form is what [`Identity`](crate::Identity)
+/// wants to be told, so that a change of the rule is noticed.
+///
+/// ```
+/// use onceward::http::ScopeRules;
+/// let rules = ScopeRules::parse(["header:X-Tenant", "authorization"])?;
+/// assert_eq!(rules.to_string(), "header:x-tenant,authorization");
+/// assert!(ScopeRules::parse(["jwt:sub"]).is_err());
+/// # Ok::<(), onceward::http::ScopeRuleError>(())
+/// ```
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ScopeRules(Vec<ScopeRule>);
+
+/// One part of a scope.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum ScopeRule {
+    /// `header:NAME`: the header's value. Only behind a proxy that sets it, because a client can send any.
+    Header(HeaderName),
+    /// `authorization`: a hash of the Authorization header, for API keys that stay the same.
+    Authorization,
+    /// `basic:user`: the user name of HTTP Basic, whatever the password.
+    BasicUser,
+    /// `fixed:NAME`: everyone shares one scope, so whoever knows a key and its payload gets the stored answer.
+    Fixed(Box<str>),
+}
+
+/// A rule that cannot be used.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum ScopeRuleError {
+    /// There is no rule.
+    #[error("the scope is empty: name what makes a tenant, such as \"authorization\" or \"header:X-Tenant\"")]
+    None,
+    /// There is no such rule.
+    #[error(
+        "{rule:?} is no scope rule: use \"header:NAME\", \"authorization\", \"basic:user\" or \"fixed:NAME\""
+    )]
+    NoSuchRule {
+        /// As given.
+        rule: String,
+    },
+    /// Planned, but not there.
+    #[error("{rule:?} is not supported yet: \"jwt:CLAIM\" and \"auth:NAME\" follow in a later release")]
+    Later {
+        /// As given.
+        rule: String,
+    },
+    /// Not a header's name.
+    #[error("{rule:?} names no header: use letters, digits and hyphens")]
+    HeaderName {
+        /// As given.
+        rule: String,
+    },
+    /// Longer than a scope may be.
+    #[error("{rule:?} is empty or too long for a scope")]
+    Fixed {
+        /// As given.
+        rule: String,
+    },
+}
+
+/// Why a request has no scope. Names the part, and never repeats what was sent.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum ScopeMissing {
+    /// A part is not there.
+    #[error("the request has no usable {part} header, which says whose key this is")]
+    Absent {
+        /// The header.
+        part: HeaderName,
+    },
+    /// A part is there twice, and picking one could merge two tenants.
+    #[error("the request has more than one {part} header: send exactly one")]
+    Several {
+        /// The header.
+        part: HeaderName,
+    },
+    /// A token that is refreshed would make a retry a new operation.
+    #[error(
+        "the Authorization header holds a JSON Web Token, which changes when it is refreshed and would make a retry a new operation: this service's operator should use the scope rule jwt:sub instead of authorization"
+    )]
+    Refreshable,
+    /// Not Basic, or without a user.
+    #[error("the Authorization header has no user name of the Basic scheme")]
+    NotBasic,
+    /// All parts together do not fit.
+    #[error("the parts that say whose key this is are too long together")]
+    TooLong,
+}
+
+/// Longer values are hashed, so that several parts fit a scope.
+const LONGEST_PLAIN_BYTES: usize = 100;
+/// Marks a hashed value. One that was sent with this mark is hashed too, so that nobody can pretend to be a hash.
+const HASHED: &str = "sha256-";
+
+impl ScopeRules {
+    /// Reads the rules.
+    pub fn parse<'a>(rules: impl IntoIterator<Item = &'a str>) -> Result<Self, ScopeRuleError> {
+        let rules: Vec<ScopeRule> = rules.into_iter().map(str::parse).collect::<Result<_, _>>()?;
+        if rules.is_empty() { Err(ScopeRuleError::None) } else { Ok(Self(rules)) }
+    }
+
+    /// The scope of a request.
+    pub(super) fn scope_of(
+        &self,
+        headers: &HeaderMap,
+        secret: Option<&Secret>,
+    ) -> Result<Scope, ScopeMissing> {
+        let parts: Vec<String> =
+            self.0.iter().map(|rule| rule.part(headers, secret)).collect::<Result<_, _>>()?;
+        Scope::from_parts(parts.iter().map(String::as_str)).map_err(|_| ScopeMissing::TooLong)
+    }
+}
+
+impl FromStr for ScopeRule {
+    type Err = ScopeRuleError;
+
+    fn from_str(text: &str) -> Result<Self, ScopeRuleError> {
+        let rule = || text.chars().take(64).collect::<String>();
+        match text.split_once(':') {
+            None if text == "authorization" => Ok(Self::Authorization),
+            Some(("basic", "user")) => Ok(Self::BasicUser),
+            Some(("header", name)) => HeaderName::from_bytes(name.as_bytes())
+                .map(Self::Header)
+                .map_err(|_| ScopeRuleError::HeaderName { rule: rule() }),
+            Some(("fixed", name)) => match Scope::new(name) {
+                Ok(_) => Ok(Self::Fixed(name.into())),
+                Err(_) => Err(ScopeRuleError::Fixed { rule: rule() }),
+            },
+            Some(("jwt" | "auth", _)) => Err(ScopeRuleError::Later { rule: rule() }),
+            None | Some(_) => Err(ScopeRuleError::NoSuchRule { rule: rule() }),
+        }
+    }
+}
+
+impl fmt::Display for ScopeRule {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Header(name) => write!(f, "header:{name}"),
+            Self::Authorization => f.write_str("authorization"),
+            Self::BasicUser => f.write_str("basic:user"),
+            Self::Fixed(name) => write!(f, "fixed:{name}"),
+        }
+    }
+}
+
+impl fmt::Display for ScopeRules {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        for (index, rule) in self.0.iter().enumerate() {
+            if index > 0 {
+                f.write_str(",")?;
+            }
+            rule.fmt(f)?;
+        }
+        Ok(())
+    }
+}
+
+impl ScopeRule {
+    fn part(&self, headers: &HeaderMap, secret: Option<&Secret>) -> Result<String, ScopeMissing> {
+        match self {
+            Self::Fixed(name) => Ok(name.to_string()),
+            Self::Header(name) => Ok(plain_or_hashed(only(headers, name)?, secret)),
+            Self::Authorization => {
+                let value = only(headers, &AUTHORIZATION)?;
+                if is_jwt_bearer(value) {
+                    return Err(ScopeMissing::Refreshable);
+                }
+                Ok(hashed(value, secret))
+            }
+            Self::BasicUser => {
+                let user = basic_user(only(headers, &AUTHORIZATION)?).ok_or(ScopeMissing::NotBasic)?;
+                Ok(plain_or_hashed(&user, secret))
+            }
+        }
+    }
+}
+
+/// The one value of a header.
+fn only<'a>(headers: &'a HeaderMap, name: &HeaderName) -> Result<&'a [u8], ScopeMissing> {
+    let mut lines = headers.get_all(name).iter();
+    match (lines.next(), lines.next()) {
+        (Some(_), Some(_)) => Err(ScopeMissing::Several { part: name.clone() }),
+        (Some(line), None) if !line.as_bytes().trim_ascii().is_empty() => Ok(line.as_bytes().trim_ascii()),
+        (None | Some(_), None) | (None, Some(_)) => Err(ScopeMissing::Absent { part: name.clone() }),
+    }
+}
+
+fn plain_or_hashed(value: &[u8], secret: Option<&Secret>) -> String {
+    match std::str::from_utf8(value) {
+        Ok(text) if text.len() <= LONGEST_PLAIN_BYTES && !text.starts_with(HASHED) => text.to_owned(),
+        Ok(_) | Err(_) => hashed(value, secret),
+    }
+}
+
+/// Keyed where the engine has a secret, so that whoever reads the database cannot try passwords against it.
+fn hashed(value: &[u8], secret: Option<&Secret>) -> String {
+    let mut digest = Digest::new(secret, "onceward scope part");
+    digest.part(value);
+    digest.finish().iter().fold(HASHED.to_owned(), |text, byte| format!("{text}{byte:02x}"))
+}
+
+/// Three or five base64url parts, of which the first is a JSON object. Nothing else begins like that.
+fn is_jwt_bearer(value: &[u8]) -> bool {
+    let Some(token) = after_scheme(value, b"bearer") else { return false };
+    let base64url = |byte: &u8| byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'_' | b'=');
+    let parts: Vec<&[u8]> = token.split(|byte| *byte == b'.').collect();
+    // The signature of an unsigned token is empty, and so is the key of some encrypted ones.
+    matches!(parts.len(), 3 | 5)
+        && token.starts_with(b"eyJ")
+        && parts.iter().all(|part| part.iter().all(base64url))
+}
+
+fn basic_user(value: &[u8]) -> Option<Vec<u8>> {
+    let mut decoded = STANDARD.decode(after_scheme(value, b"basic")?).ok()?;
+    let colon = decoded.iter().position(|byte| *byte == b':')?;
+    decoded.truncate(colon);
+    (!decoded.is_empty()).then_some(decoded)
+}
+
+/// What follows an authentication scheme, which is spelt in any case.
+fn after_scheme<'a>(value: &'a [u8], scheme: &[u8]) -> Option<&'a [u8]> {
+    let (found, rest) = value.split_at_checked(scheme.len())?;
+    let rest = rest.strip_prefix(b" ")?;
+    found.eq_ignore_ascii_case(scheme).then(|| rest.trim_ascii())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn headers(lines: &[(&'static str, &str)]) -> HeaderMap {
+        let mut headers = HeaderMap::new();
+        for (name, value) in lines {
+            headers.append(*name, value.parse().unwrap());
+        }
+        headers
+    }
+
+    fn scope(rules: &[&str], lines: &[(&'static str, &str)]) -> Result<Scope, ScopeMissing> {
+        ScopeRules::parse(rules.iter().copied()).unwrap().scope_of(&headers(lines), None)
+    }
+
+    #[test]
+    fn every_part_must_be_there_exactly_once() {
+        let rules = ["header:x-tenant", "authorization"];
+        let both = [("x-tenant", "acme"), ("authorization", "Bearer sk_1")];
+        assert!(scope(&rules, &both).is_ok());
+        assert!(matches!(scope(&rules, &both[..1]), Err(ScopeMissing::Absent { .. })));
+        assert!(matches!(scope(&rules, &both[1..]), Err(ScopeMissing::Absent { .. })));
+        let empty = [("x-tenant", " "), both[1]];
+        assert!(matches!(scope(&rules, &empty), Err(ScopeMissing::Absent { .. })));
+        let twice = [both[0], ("x-tenant", "other"), both[1]];
+        assert!(matches!(scope(&rules, &twice), Err(ScopeMissing::Several { .. })));
+    }
+
+    #[test]
+    fn the_credential_itself_is_never_in_the_scope_and_a_secret_changes_its_hash() {
+        let lines = [("authorization", "Bearer sk_live_visible")];
+        let plain = scope(&["authorization"], &lines).unwrap();
+        assert!(!plain.as_str().contains("visible"));
+        let secret = Secret::new(*b"0123456789abcdef").unwrap();
+        let rules = ScopeRules::parse(["authorization"]).unwrap();
+        assert_ne!(rules.scope_of(&headers(&lines), Some(&secret)).unwrap(), plain);
+    }
+
+    #[test]
+    fn a_json_web_token_is_refused_and_what_only_looks_a_little_like_one_is_not() {
+        for (value, refused) in [
+            ("Bearer eyJhbGciOiJIUzI1NiJ9.eyJzdWIiOiIxIn0.c2ln", true),
+            ("bearer  eyJhbGciOiJub25lIn0.eyJzdWIiOiIxIn0.", true),
+            ("Bearer eyJh.a.b.c.d", true),
+            ("Bearer sk_live.with.dots", false),
+            ("Bearer eyJustAKey", false),
+            ("Token eyJh.a.b", false),
+        ] {
+            let found = scope(&["authorization"], &[("authorization", value)]);
+            assert_eq!(found == Err(ScopeMissing::Refreshable), refused, "{value}");
+        }
+    }
+
+    #[test]
+    fn a_basic_user_keeps_the_scope_when_the_password_changes() {
+        let of = |text: &str| {
+            let value = format!("Basic {}", STANDARD.encode(text));
+            scope(&["basic:user"], &[("authorization", &value)])
+        };
+        assert_eq!(of("ada:old"), of("ada:new"));
+        assert_ne!(of("ada:x"), of("bob:x"));
+        for text in [":x", "ada"] {
+            assert_eq!(of(text), Err(ScopeMissing::NotBasic), "{text}");
+        }
+        assert_eq!(scope(&["basic:user"], &[("authorization", "Bearer x")]), Err(ScopeMissing::NotBasic));
+    }
+
+    #[test]
+    fn long_values_are_hashed_and_nobody_can_pretend_to_be_a_hash() {
+        let long = "x".repeat(300);
+        let hash = scope(&["header:t"], &[("t", &long)]).unwrap();
+        assert!(hash.as_str().len() < 100);
+        assert_ne!(scope(&["header:t"], &[("t", hash.as_str())]).unwrap(), hash);
+    }
+
+    #[test]
+    fn rules_survive_their_text_form_and_nonsense_is_refused_with_advice() {
+        for rule in ["header:x-tenant", "authorization", "basic:user", "fixed:demo"] {
+            assert_eq!(rule.parse::<ScopeRule>().unwrap().to_string(), rule);
+        }
+        for rule in
+            ["", "header:", "header:a b", "fixed:", "jwt:sub", "auth:tenant", "basic:password", "cookie:x"]
+        {
+            assert!(rule.parse::<ScopeRule>().is_err(), "{rule}");
+        }
+        assert_eq!(ScopeRules::parse([]), Err(ScopeRuleError::None));
+    }
+}

@@ -1,0 +1,121 @@
+//! The service: decides what is to be done with a request, and matches on it.
+
+use std::sync::Arc;
+use std::task::{Context, Poll};
+
+use ::http::header::{CONNECTION, EXPECT};
+use ::http::{HeaderValue, Request, Response, Version};
+use http_body::Body as HttpBody;
+use tower_service::Service;
+
+use super::admit::{Admission, admit};
+use super::body::{Body, Drained, Whole, drain};
+use super::classify::{OnError, Unsure};
+use super::exchange::Exchange;
+use super::future::ResponseFuture;
+use super::header::OPERATION_HEADERS;
+use super::layer::Shared;
+use super::policy::Flavor;
+use super::problem::Problem;
+use super::wellknown;
+use crate::{Key, Scope};
+
+/// A service whose retried writes happen once. Made by [`IdempotencyLayer`](super::IdempotencyLayer).
+#[derive(Debug)]
+pub struct Idempotency<S, C = Unsure> {
+    inner: S,
+    shared: Arc<Shared>,
+    on_error: Arc<C>,
+}
+
+impl<S, C> Idempotency<S, C> {
+    pub(super) fn new(inner: S, shared: Arc<Shared>, on_error: Arc<C>) -> Self {
+        Self { inner, shared, on_error }
+    }
+}
+
+impl<S: Clone, C> Clone for Idempotency<S, C> {
+    fn clone(&self) -> Self {
+        Self::new(self.inner.clone(), self.shared.clone(), self.on_error.clone())
+    }
+}
+
+impl<S, C, B, R> Service<Request<B>> for Idempotency<S, C>
+where
+    S: Service<Request<Body<B>>, Response = Response<R>> + Clone + Send + 'static,
+    S::Future: Send + 'static,
+    S::Error: 'static,
+    C: OnError<S::Error>,
+    B: HttpBody + Send + 'static,
+    R: HttpBody + Send + 'static,
+{
+    type Response = Response<Body<R>>;
+    type Error = S::Error;
+    type Future = ResponseFuture<S::Future, R, S::Error>;
+
+    fn poll_ready(&mut self, context: &mut Context<'_>) -> Poll<Result<(), S::Error>> {
+        self.inner.poll_ready(context)
+    }
+
+    fn call(&mut self, mut request: Request<B>) -> Self::Future {
+        for name in OPERATION_HEADERS {
+            request.headers_mut().remove(name);
+        }
+        // The one that was made ready goes with this request; its clone waits to be made ready for the next.
+        let clone = self.inner.clone();
+        let mut ready = std::mem::replace(&mut self.inner, clone);
+        let shared = self.shared.clone();
+        let (parts, body) = request.into_parts();
+        match admit(&shared, &parts) {
+            Admission::Pass => {
+                let request = Request::from_parts(parts, Body::passed(body));
+                ResponseFuture::passed(ready.call(request))
+            }
+            Admission::Page => {
+                let page = wellknown::page(&shared.routes, &shared.links, &parts.headers);
+                ResponseFuture::handled(Box::pin(async move { Ok(page.map(Body::whole)) }))
+            }
+            Admission::Status(scope, key) => ResponseFuture::handled(Box::pin(async move {
+                Ok(status(&shared, &scope, &key).await.map(Body::whole))
+            })),
+            Admission::Refuse(problem, flavor) => ResponseFuture::handled(Box::pin(async move {
+                let response = problem.response(flavor, &shared.links);
+                Ok(refused(response, &Request::from_parts(parts, ()), body).await.map(Body::whole))
+            })),
+            Admission::Protect(ticket) => {
+                let exchange = Exchange { shared, on_error: self.on_error.clone(), ticket: Arc::new(ticket) };
+                // A request that may have to wait for another must not hold the capacity that the other needs: the
+                // clone is made ready when it is about to be called.
+                let unready = ready.clone();
+                drop(ready);
+                ResponseFuture::handled(Box::pin(exchange.answer(unready, parts, body)))
+            }
+        }
+    }
+}
+
+async fn status(shared: &Shared, scope: &Scope, key: &Key) -> Response<Whole> {
+    match shared.engine.look_up(scope, key).await {
+        Ok(Some(record)) => wellknown::status(&record),
+        Ok(None) => Problem::KeyNotFound.response(Flavor::Ietf, &shared.links),
+        Err(_) => Problem::StoreUnavailable.response(Flavor::Ietf, &shared.links),
+    }
+}
+
+/// A refusal of a request whose body nobody has read. What is left of it must not be taken for the next request.
+async fn refused<B: HttpBody>(
+    mut response: Response<Whole>,
+    request: &Request<()>,
+    body: B,
+) -> Response<Whole> {
+    // HTTP/2 and later keep requests apart by themselves.
+    if request.version() > Version::HTTP_11 {
+        return response;
+    }
+    // A client that waits for `100 Continue` has sent nothing, and reading would ask it to.
+    let drained = if request.headers().contains_key(EXPECT) { Drained::Rest } else { drain(body).await };
+    if drained == Drained::Rest {
+        response.headers_mut().insert(CONNECTION, HeaderValue::from_static("close"));
+    }
+    response
+}

@@ -1,0 +1,126 @@
+//! Bodies that pass, break off or do not fit.
+
+use std::pin::Pin;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::task::{Context, Poll};
+
+use bytes::Bytes;
+use http::{HeaderMap, Request, Response};
+use http_body::{Body, Frame};
+use http_body_util::BodyExt as _;
+use onceward::http::{IdempotencyLayer, LayerError, Policy, Routes};
+use onceward::{Engine, Identity, Limits};
+use tower::{Layer as _, ServiceExt as _};
+
+use super::{World, doing, memory, options, post, world, world_on};
+
+/// A body that notes whether anybody asked for it, and then breaks off or goes on with trailers.
+struct Watched {
+    frames: Vec<Result<Frame<Bytes>, std::io::Error>>,
+    asked: Arc<AtomicBool>,
+}
+
+impl Body for Watched {
+    type Data = Bytes;
+    type Error = std::io::Error;
+
+    fn poll_frame(
+        mut self: Pin<&mut Self>,
+        _: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, std::io::Error>>> {
+        self.asked.store(true, Ordering::SeqCst);
+        Poll::Ready(self.frames.pop())
+    }
+}
+
+fn request(method: &str, body: Watched) -> Request<Watched> {
+    Request::builder()
+        .method(method)
+        .uri("/payments")
+        .header("x-tenant", "acme")
+        .header("idempotency-key", "k")
+        .body(body)
+        .unwrap()
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_request_whose_body_breaks_off_is_not_executed_and_reserves_nothing() {
+    let world = world(Policy::default()).await;
+    let layer =
+        IdempotencyLayer::new(world.engine.clone(), world.scope.clone(), world.routes.clone()).unwrap();
+    let upstream = world.upstream.clone();
+    let service = layer.layer(tower::service_fn(move |request| upstream.clone().answer(request)));
+    let half = Frame::data(Bytes::from_static(b"{\"amo"));
+    let frames = vec![Err(std::io::ErrorKind::ConnectionReset.into()), Ok(half)];
+    let response = service.oneshot(request("POST", Watched { frames, asked: Arc::default() })).await.unwrap();
+    assert_eq!((response.status().as_u16(), world.ledger()), (400, 0));
+    assert_eq!(world.send(post("k", "{}")).await.status, 201);
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_passes_through_is_not_read_ahead_and_keeps_its_trailers() {
+    let world = world(Policy::default()).await;
+    let layer = IdempotencyLayer::new(world.engine, world.scope, world.routes).unwrap();
+    let asked = Arc::<AtomicBool>::default();
+    let seen = asked.clone();
+    let service = layer.layer(tower::service_fn(move |request: Request<onceward::http::Body<Watched>>| {
+        assert!(!seen.load(Ordering::SeqCst), "nobody may read ahead");
+        // An echo: the request's body is the answer's.
+        async move { Ok::<_, std::convert::Infallible>(Response::new(request.into_body())) }
+    }));
+    let trailers = HeaderMap::from_iter([("x-sum".parse().unwrap(), "1".parse().unwrap())]);
+    let frames = vec![Ok(Frame::trailers(trailers.clone())), Ok(Frame::data(Bytes::from_static(b"echo")))];
+    let response = service.oneshot(request("PUT", Watched { frames, asked })).await.unwrap();
+    let body = response.into_body().collect().await.unwrap();
+    assert_eq!(body.trailers(), Some(&trailers));
+    assert_eq!(body.to_bytes(), "echo");
+}
+
+async fn narrow(reply_bytes: usize) -> World {
+    let wide = world_on(memory(), Policy { max_response_body: 2048, ..Policy::default() }).await;
+    let options = options().limits(Limits { reply_bytes, ..Limits::default() });
+    let identity = Identity::new("tests", &wide.scope.to_string()).unwrap();
+    let engine = Engine::open(Arc::new(memory()), identity, options).await.unwrap();
+    World { engine, ..wide }
+}
+
+#[tokio::test(start_paused = true)]
+async fn headers_count_against_what_the_engine_keeps_of_an_answer() {
+    let world = narrow(2048).await;
+    // `content-type: text/plain` weighs 22 bytes.
+    let fits = world.send(doing("bytes:2026", "a", "{}")).await;
+    assert_eq!((fits.status, fits.body.len()), (201, 2026));
+    for replayed in [false, true] {
+        let got = world.send(doing("bytes:2027", "b", "{}")).await;
+        assert_eq!(got.problem(), (502, "idempotency_response_too_large".to_owned()));
+        assert_eq!(got.is_replay(), replayed);
+    }
+    assert_eq!(world.ledger(), 2);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_layer_cannot_accept_answers_that_the_engine_does_not_keep() {
+    let world = narrow(2047).await;
+    let refused = IdempotencyLayer::new(world.engine, world.scope.clone(), world.routes).unwrap_err();
+    assert_eq!(refused, LayerError::Replies { limit: 2047 });
+    let world = narrow(2048).await;
+    let larger = Routes::new(Policy { max_response_body: 2049, ..Policy::default() }).unwrap();
+    let refused = IdempotencyLayer::new(world.engine, world.scope, larger).unwrap_err();
+    assert!(matches!(refused, LayerError::ResponseBody { found: 2049, limit: 2048, .. }), "{refused}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn clients_are_sent_to_where_the_proxy_in_front_publishes_the_policy() {
+    let World { engine, scope, .. } = world(Policy::default()).await;
+    let layer = IdempotencyLayer::new(engine, scope, Routes::new(Policy::default()).unwrap()).unwrap();
+    for refused in ["https://a.example/<script>", &"x".repeat(256)] {
+        assert!(layer.clone().base_url(refused).is_err(), "{refused}");
+    }
+    let service = layer.base_url("https://api.example/v1/").unwrap().layer(tower::service_fn(|_| async {
+        Ok::<_, std::convert::Infallible>(Response::new(String::new()))
+    }));
+    let response = service.oneshot(post("", "{}")).await.unwrap();
+    let link = "<https://api.example/v1/.well-known/idempotency>; rel=\"describedby\"";
+    assert_eq!(response.headers()["link"], link);
+}

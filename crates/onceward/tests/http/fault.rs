@@ -1,0 +1,92 @@
+//! A store that fails.
+
+use onceward::RecordId;
+use onceward::http::{KeyRule, Policy, StoreDown};
+use onceward_testkit::{Call, Fault, FaultyStore, Method};
+
+use super::{World, doing, memory, post, world_on};
+
+/// Where a store remembers its identity, without which no engine opens.
+const IDENTITY: RecordId = RecordId::from_bytes([0; 16]);
+
+/// Everything about operations meets the fault, so that looking again meets it too.
+fn always(fault: Fault) -> impl FnMut(Call) -> Fault + Send + 'static {
+    move |call| if call.id.is_none_or(|id| id == IDENTITY) { Fault::None } else { fault }
+}
+
+async fn failing(fault: Fault, policy: Policy) -> World {
+    world_on(FaultyStore::new(memory(), always(fault)), policy).await
+}
+
+fn pass() -> Policy {
+    Policy { store_down: StoreDown::Pass, ..Policy::default() }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_store_that_is_away_refuses_everything_and_nothing_is_dispatched() {
+    for fault in [Fault::Unavailable, Fault::Overloaded, Fault::CallLost] {
+        let world = failing(fault, Policy::default()).await;
+        let got = world.send(post("k", "{}")).await;
+        assert_eq!(got.problem(), (503, "idempotency_store_unavailable".to_owned()), "{fault:?}");
+        assert_eq!(got.json()["next_action"], "retry_same_key");
+        assert_eq!((got.header("retry-after"), world.ledger()), (Some("1"), 0));
+        assert!(!String::from_utf8_lossy(&got.body).contains("as the test asked"), "internals are told");
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_route_can_let_requests_through_unprotected_and_marked() {
+    for fault in [Fault::Unavailable, Fault::Overloaded] {
+        let world = failing(fault, pass()).await;
+        for number in 1..=2 {
+            let got = world.send(post("k", "{\"a\":1}")).await;
+            assert_eq!((got.status, got.header("onceward-store")), (201, Some("unavailable")), "{fault:?}");
+            assert_eq!(got.body, format!("execution {number} of {{\"a\":1}}"));
+            assert_eq!(got.header("idempotency-expires"), None);
+        }
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_claim_that_may_have_been_written_never_goes_through_unprotected() {
+    for fault in [Fault::CallLost, Fault::AnswerLost] {
+        let world = failing(fault, pass()).await;
+        let got = world.send(post("k", "{}")).await;
+        assert_eq!((got.problem().0, world.ledger()), (503, 0), "{fault:?}");
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_record_that_cannot_be_read_is_never_taken_for_absent() {
+    for policy in [Policy::default(), pass()] {
+        let store = memory();
+        let first = world_on(store.clone(), policy.clone()).await;
+        first.send(post("k", "{}")).await;
+        let damaged = FaultyStore::new(store, always(Fault::Unreadable));
+        let world = world_on(damaged, policy).await;
+        let got = world.send(post("k", "{}")).await;
+        assert_eq!(got.problem(), (503, "idempotency_store_unavailable".to_owned()));
+        assert_eq!(world.ledger(), 0);
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_answer_that_could_not_be_stored_is_never_given_and_the_stored_one_is_later() {
+    let store = FaultyStore::new(memory(), |call| match (call.method, call.nth) {
+        // The settlement fails for as long as its caller is kept, and is tried on afterwards.
+        (Method::Swap, 3..30) => Fault::Unavailable,
+        _ => Fault::None,
+    });
+    let world = world_on(store, Policy::default()).await;
+    let got = world.send(doing("", "k", "{}")).await;
+    assert_eq!(got.problem(), (504, "idempotency_outcome_unknown".to_owned()));
+    onceward::time::sleep(std::time::Duration::from_secs(60)).await;
+    assert!(world.send(post("k", "{}")).await.is_replay());
+    assert_eq!(world.ledger(), 1);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_demanded_key_and_unprotected_requests_cannot_be_combined() {
+    let policy = Policy { key: KeyRule::Required, ..pass() };
+    assert!(onceward::http::Routes::new(policy).is_err());
+}

@@ -1,0 +1,145 @@
+//! The tower layer, with a ledger that only the inner service writes.
+#![expect(clippy::unwrap_used, clippy::panic, reason = "these are tests")]
+
+mod bodies;
+mod contract;
+mod doors;
+mod execution;
+mod fault;
+mod keys;
+mod protocol_doc;
+mod replies;
+mod tenants;
+mod upstream;
+mod wellknown;
+
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+
+use bytes::Bytes;
+use http::{HeaderMap, Request};
+use http_body_util::{BodyExt as _, Full};
+use onceward::http::{Failure, IdempotencyLayer, Policy, Routes, ScopeRules};
+use onceward::store::Store;
+use onceward::{Engine, EngineOptions, Identity, Instance, MemoryStore, Timestamp};
+use onceward_testkit::VirtualClock;
+use tower::{Layer as _, ServiceExt as _};
+
+use crate::upstream::{Broke, Upstream};
+
+const SECOND: Duration = Duration::from_secs(1);
+
+/// A protected service, and what is behind it.
+#[derive(Clone)]
+struct World {
+    engine: Engine,
+    routes: Routes,
+    scope: ScopeRules,
+    upstream: Upstream,
+}
+
+/// An answer, read whole.
+#[derive(Debug, PartialEq, Eq)]
+struct Got {
+    status: u16,
+    headers: HeaderMap,
+    body: Bytes,
+    trailers: Option<HeaderMap>,
+}
+
+impl Got {
+    fn header(&self, name: &str) -> Option<&str> {
+        self.headers.get(name).map(|value| value.to_str().unwrap())
+    }
+
+    fn json(&self) -> serde_json::Value {
+        serde_json::from_slice(&self.body).unwrap_or_else(|error| panic!("{error}: {self:?}"))
+    }
+
+    /// Status and code of a problem, whose form is checked on the way.
+    fn problem(&self) -> (u16, String) {
+        assert_eq!(self.header("content-type"), Some("application/problem+json"), "{self:?}");
+        assert_eq!(self.header("link"), Some("</.well-known/idempotency>; rel=\"describedby\""));
+        let body = self.json();
+        for member in ["type", "title", "detail", "code", "next_action"] {
+            assert!(body[member].as_str().is_some_and(|text| !text.is_empty()), "{member} in {body}");
+        }
+        assert_eq!(body["status"], self.status);
+        let code = body["code"].as_str().unwrap().to_owned();
+        assert!(body["type"].as_str().unwrap().ends_with(&format!("/.well-known/idempotency#{code}")));
+        (self.status, code)
+    }
+
+    fn is_replay(&self) -> bool {
+        self.header("idempotency-replayed") == Some("true")
+    }
+}
+
+fn options() -> EngineOptions {
+    EngineOptions::with_instance(Instance::named(1))
+}
+
+fn memory() -> MemoryStore {
+    let start = Timestamp::from_micros(1_800_000_000_000_000);
+    MemoryStore::with_clock(Arc::new(VirtualClock::running_from(start)))
+}
+
+async fn world(policy: Policy) -> World {
+    world_on(memory(), policy).await
+}
+
+async fn world_on(store: impl Store, policy: Policy) -> World {
+    let scope = ScopeRules::parse(["header:x-tenant"]).unwrap();
+    let identity = Identity::new("tests", &scope.to_string()).unwrap();
+    let engine = Engine::open(Arc::new(store), identity, options()).await.unwrap();
+    World { engine, routes: Routes::new(policy).unwrap(), scope, upstream: Upstream::default() }
+}
+
+impl World {
+    async fn send(&self, request: Request<Full<Bytes>>) -> Got {
+        let layer = IdempotencyLayer::new(self.engine.clone(), self.scope.clone(), self.routes.clone())
+            .unwrap()
+            .on_error(|error: &Broke| match error {
+                Broke::Refused => Failure::NotExecuted,
+                Broke::Late => Failure::TimedOut,
+                Broke::Off => Failure::Broken,
+            });
+        let upstream = self.upstream.clone();
+        let service = layer.layer(tower::service_fn(move |request| upstream.clone().answer(request)));
+        let (parts, body) = service.oneshot(request).await.unwrap().into_parts();
+        let body = body.collect().await.unwrap();
+        let trailers = body.trailers().cloned();
+        Got { status: parts.status.as_u16(), headers: parts.headers, body: body.to_bytes(), trailers }
+    }
+
+    fn ledger(&self) -> u64 {
+        self.upstream.ledger.load(Ordering::SeqCst)
+    }
+}
+
+/// `POST /payments` with a key, for the tenant `acme`.
+fn post(key: &str, body: &str) -> Request<Full<Bytes>> {
+    doing("", key, body)
+}
+
+/// The same, which tells the upstream how to behave. The header does not count for the fingerprint.
+fn doing(what: &str, key: &str, body: &str) -> Request<Full<Bytes>> {
+    Request::post("/payments")
+        .header("x-tenant", "acme")
+        .header("idempotency-key", key)
+        .header("content-type", "application/json")
+        .header("x-do", what)
+        .body(Full::from(body.to_owned()))
+        .unwrap()
+}
+
+fn with(mut request: Request<Full<Bytes>>, name: &'static str, value: &str) -> Request<Full<Bytes>> {
+    request.headers_mut().append(name, value.parse().unwrap());
+    request
+}
+
+fn without(mut request: Request<Full<Bytes>>, name: &str) -> Request<Full<Bytes>> {
+    while request.headers_mut().remove(name).is_some() {}
+    request
+}

@@ -1,0 +1,152 @@
+//! `docs/protocol.md` says what the source does: every row, and no other.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::time::Duration;
+
+use http::StatusCode;
+use onceward::http::{Answerless, Class, Flavor, KeyFault, Policy, Problem, ScopeMissing};
+use onceward::{KeyError, Letter};
+
+const DOCUMENT: &str = include_str!("../../../../docs/protocol.md");
+
+/// Every problem there is. A new one does not compile until it has a case in [`case`].
+fn problems() -> Vec<Problem> {
+    let retry_after = Duration::from_secs(2);
+    vec![
+        Problem::KeyMissing,
+        Problem::KeyInvalid(KeyFault::Malformed(KeyError::Empty)),
+        Problem::KeyInvalid(KeyFault::HopByHop),
+        Problem::ScopeMissing(ScopeMissing::NotBasic),
+        Problem::Mismatch,
+        Problem::InProgress { retry_after },
+        Problem::Accepted { retry_after, location: "/there".to_owned() },
+        Problem::StillWorking,
+        Problem::OutcomeUnknown { retry_after, letter: Letter::Live },
+        Problem::OutcomeUnknown { retry_after, letter: Letter::Dead },
+        Problem::StoreUnavailable,
+        Problem::UpstreamUnreachable,
+        Problem::NoWholeAnswer(Answerless::TimedOut),
+        Problem::NoWholeAnswer(Answerless::Broken),
+        Problem::UpstreamUnsure { upstream_status: StatusCode::SERVICE_UNAVAILABLE },
+        Problem::UpstreamUnsure { upstream_status: StatusCode::OK },
+        Problem::ResponseTooLarge { upstream_status: StatusCode::CREATED },
+        Problem::RequestTooLarge { limit: 1 },
+        Problem::RequestBroken,
+        Problem::KeyNotFound,
+    ]
+}
+
+/// What the document calls it.
+fn case(problem: &Problem) -> &'static str {
+    match problem {
+        Problem::KeyMissing => "key missing where required",
+        Problem::KeyInvalid(_) => "key malformed, or named by `Connection`",
+        Problem::ScopeMissing(_) => "keyed request lacks a part of the scope",
+        Problem::Mismatch => "another request under the same key",
+        Problem::InProgress { .. } => "still running",
+        Problem::Accepted { .. } => "still running, route answers `accepted`",
+        Problem::StillWorking => "client kept for `respond_within`, work goes on",
+        Problem::OutcomeUnknown { letter: Letter::Live, .. } => "outcome unknown, being found out",
+        Problem::OutcomeUnknown { letter: Letter::Dead, .. } => "outcome unknown, dead-lettered",
+        Problem::StoreUnavailable => "store unavailable, or record unreadable",
+        Problem::UpstreamUnreachable => "service never reached, proven not executed",
+        Problem::NoWholeAnswer(Answerless::TimedOut) => "service reached, no answer in time",
+        Problem::NoWholeAnswer(Answerless::Broken) => "service reached, answer broke off",
+        Problem::UpstreamUnsure { upstream_status } if upstream_status.is_server_error() => {
+            "service's own 5xx of class unknown"
+        }
+        Problem::UpstreamUnsure { .. } => "service's other answer of class unknown",
+        Problem::ResponseTooLarge { .. } => "answer too large to keep",
+        Problem::RequestTooLarge { .. } => "request body over the limit",
+        Problem::RequestBroken => "request body broke off",
+        Problem::KeyNotFound => "status asked of a key that is not known",
+    }
+}
+
+pub fn codes() -> BTreeSet<&'static str> {
+    problems().iter().map(|problem| problem.told(Flavor::Ietf).code).collect()
+}
+
+/// The rows of the table whose head begins like this.
+fn table(head: &str) -> Vec<Vec<&'static str>> {
+    let rows = DOCUMENT.lines().skip_while(|line| !line.starts_with(head)).skip(2);
+    let rows: Vec<_> = rows
+        .take_while(|line| line.starts_with('|'))
+        .map(|line| line.trim_matches('|').split('|').map(str::trim).collect())
+        .collect();
+    assert!(!rows.is_empty(), "the document has no table {head}");
+    rows
+}
+
+#[test]
+fn the_document_has_a_row_for_every_problem_and_no_other() {
+    let mut rows: BTreeMap<&str, Vec<&str>> = BTreeMap::new();
+    for row in table("| case |") {
+        assert!(rows.insert(row[0], row[1..].to_vec()).is_none(), "{row:?} is there twice");
+    }
+    let mut seen = BTreeSet::new();
+    for problem in problems() {
+        let row = rows.get(case(&problem)).unwrap_or_else(|| panic!("{problem:?} has no row"));
+        let told = [problem.told(Flavor::Ietf), problem.told(Flavor::Stripe)];
+        for (cell, told) in row.iter().zip(&told) {
+            let status = if *cell == "that status" {
+                assert!(matches!(problem, Problem::UpstreamUnsure { .. }));
+                503
+            } else {
+                cell.parse().unwrap()
+            };
+            assert_eq!(told.status.as_u16(), status, "{problem:?}");
+        }
+        let retry_after = if told[0].retry_after.is_some() { "yes" } else { "no" };
+        let (code, next) = (format!("`{}`", told[0].code), format!("`{}`", told[0].next_action.name()));
+        assert_eq!(row[2..], [retry_after, &code, &next], "{problem:?}");
+        seen.insert(case(&problem));
+    }
+    let extra: Vec<_> = rows.keys().filter(|case| !seen.contains(*case)).collect();
+    assert!(extra.is_empty(), "only in the document: {extra:?}");
+}
+
+#[test]
+fn the_document_gives_every_status_the_class_that_the_source_gives_it() {
+    let mut classes: BTreeMap<u16, &str> = BTreeMap::new();
+    let mut other = None;
+    for row in table("| status of a whole answer |") {
+        match row[0] {
+            "every other" => other = Some(row[1]),
+            list => {
+                for statuses in list.split(", ") {
+                    let (first, last) = statuses.split_once('–').unwrap_or((statuses, statuses));
+                    for status in first.parse().unwrap()..=last.parse().unwrap() {
+                        assert!(classes.insert(status, row[1]).is_none(), "{status} is there twice");
+                    }
+                }
+            }
+        }
+    }
+    for status in 100..=599 {
+        let class = match Class::of_status(&Policy::default(), StatusCode::from_u16(status).unwrap()) {
+            Class::Completed => "completed",
+            Class::Retryable => "retryable",
+            Class::Unknown => "unknown",
+        };
+        assert_eq!(classes.get(&status).copied().or(other), Some(class), "{status}");
+    }
+}
+
+#[test]
+fn the_document_names_every_header() {
+    for name in [
+        onceward::http::header::IDEMPOTENCY_KEY,
+        onceward::http::header::IDEMPOTENCY_REPLAYED,
+        onceward::http::header::IDEMPOTENT_REPLAYED,
+        onceward::http::header::IDEMPOTENCY_EXPIRES,
+        onceward::http::header::OUTCOME,
+        onceward::http::header::STORE,
+        onceward::http::header::OPERATION,
+        onceward::http::header::FENCE,
+        onceward::http::header::ATTEMPT,
+        onceward::http::header::RECOVERY_POINT,
+    ] {
+        assert!(DOCUMENT.to_ascii_lowercase().contains(name.as_str()), "{name}");
+    }
+}
