@@ -77,9 +77,19 @@ impl FileLock {
                 ));
             }
         }
-        file.set_len(0).and_then(|()| write!(file, "{}", std::process::id())).map_err(|error| {
-            refuse(format!("{path:?}: {error}"), "free some space, or choose another disk")
-        })?;
+        // A file of that name may be somebody else's: `Cargo.lock` beside a store called `Cargo`.
+        if holder(&mut file).is_none() && file.metadata().is_ok_and(|found| found.len() > 0) {
+            return Err(refuse(
+                format!("{path:?} exists and is not the lock of a store"),
+                "choose another path, or remove that file",
+            ));
+        }
+        file.set_len(0)
+            .and_then(|()| file.rewind())
+            .and_then(|()| write!(file, "{}", std::process::id()))
+            .map_err(|error| {
+                refuse(format!("{path:?}: {error}"), "free some space, or choose another disk")
+            })?;
         Ok(Self { _file: file })
     }
 }

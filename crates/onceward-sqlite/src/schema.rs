@@ -4,6 +4,7 @@ use std::path::Path;
 use std::time::Duration;
 
 use rusqlite::config::DbConfig;
+use rusqlite::wal::CheckpointMode;
 use rusqlite::{Connection, OpenFlags};
 
 use crate::{OpenError, Options};
@@ -54,6 +55,8 @@ pub(crate) fn open_writer(path: &Path, options: &Options) -> Result<Connection, 
     let flags =
         OpenFlags::SQLITE_OPEN_READ_WRITE | OpenFlags::SQLITE_OPEN_CREATE | OpenFlags::SQLITE_OPEN_NO_MUTEX;
     let mut connection = Connection::open_with_flags(path, flags).map_err(failed)?;
+    // Before anything is read: closing a file that is then refused must not move its log.
+    connection.set_db_config(DbConfig::SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, true).map_err(failed)?;
     connection.busy_timeout(options.lock_wait).map_err(failed)?;
     let found = inspect(&connection).map_err(failed)?;
     match found {
@@ -71,6 +74,7 @@ pub(crate) fn open_writer(path: &Path, options: &Options) -> Result<Connection, 
         });
     }
     configure(&connection, path, options, options.cache_bytes)?;
+    empty_log(&connection, path).map_err(failed)?;
     if found == Found::Nothing {
         create(&mut connection).map_err(failed)?;
     }
@@ -146,6 +150,20 @@ fn configure(
     connection.set_db_config(DbConfig::SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, true).map_err(failed)?;
     connection.pragma_update(None, "temp_store", "MEMORY").map_err(failed)?;
     connection.pragma_update(None, "trusted_schema", false).map_err(failed)
+}
+
+/// Moves what an earlier process left in the log into the database, synced, and cuts the log to nothing.
+///
+/// Recovery reads the log from the kernel's memory. There also stands what was never synced, and what the kernel gave up on
+/// when a sync failed: nobody may be told of it, and a commit that is appended behind such a hole would be lost with it.
+fn empty_log(connection: &Connection, path: &Path) -> rusqlite::Result<()> {
+    match connection.wal_checkpoint_v2(Some(rusqlite::MAIN_DB), CheckpointMode::TRUNCATE) {
+        Err(error) if error.sqlite_error_code() == Some(rusqlite::ErrorCode::DatabaseBusy) => {
+            tracing::warn!(?path, "another program reads the store: the log of the last run stays in use");
+            Ok(())
+        }
+        other => other.map(drop),
+    }
 }
 
 /// All of it in one transaction: a crash leaves an empty database or a store, and nothing in between.

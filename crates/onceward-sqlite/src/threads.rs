@@ -12,6 +12,7 @@ use std::thread::JoinHandle;
 use onceward::store::StoreError;
 use tokio::sync::watch;
 
+use crate::batch::Batch;
 use crate::checkpoint::{LogLength, Mover, Tender};
 use crate::job::Job;
 use crate::lock::{self, FileLock};
@@ -52,6 +53,8 @@ impl Threads {
         let mut connection = schema::open_writer(path, options)?;
         let length = LogLength::default();
         length.watch(&mut connection).map_err(|error| OpenError::failed(path, &error))?;
+        // A store whose tables are damaged is refused here, and not by a writer that ends at once.
+        drop(Batch::prepare(&connection, path).map_err(|error| OpenError::failed(path, &error))?);
         let file = Arc::new(lock::open(path)?);
         let (ask, asked) = sync_channel(1);
         let moving = Arc::new(Mutex::new(()));
@@ -84,10 +87,10 @@ impl Threads {
         let writer = spawn(path, "write", move || {
             // Dropped when everything is over, by a panic too: nobody may wait for a thread that has ended.
             let _end = end;
-            writer.run(|| {
-                last.close();
-                helpers.into_iter().for_each(join);
-            });
+            // Dropped, and so joined, whichever way the writer ends: a helper that outlived the lock could close the
+            // database's file under the locks of the next store.
+            let helpers = Helpers { queues: last, threads: helpers };
+            writer.run(|| drop(helpers));
         })?;
         Ok(Self { queues, counters, writer: Mutex::new(Some(writer)), ended, _file: file, _lock: lock })
     }
@@ -103,8 +106,24 @@ impl Drop for Threads {
     fn drop(&mut self) {
         self.queues.close();
         if let Some(writer) = self.writer.get_mut().unwrap_or_else(PoisonError::into_inner).take() {
-            join(writer);
+            // Whoever drops the last handle on the writer's own thread, in a hook say, cannot wait for itself.
+            if writer.thread().id() != std::thread::current().id() {
+                join(writer);
+            }
         }
+    }
+}
+
+/// The other threads, ended and joined when dropped.
+struct Helpers {
+    queues: Queues,
+    threads: Vec<JoinHandle<()>>,
+}
+
+impl Drop for Helpers {
+    fn drop(&mut self) {
+        self.queues.close();
+        self.threads.drain(..).for_each(join);
     }
 }
 

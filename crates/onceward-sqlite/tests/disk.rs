@@ -218,3 +218,35 @@ fn a_child_meets_a_full_disk() {
     applied(block_on(store.swap(sample::id(3), None, sample::record("again"))));
     println!("there was space again");
 }
+
+#[test]
+fn what_a_killed_process_left_in_the_log_is_synced_before_anybody_hears_of_it() {
+    let directory = tempfile::tempdir().unwrap();
+    let shim = compile_shim(directory.path());
+    let path = directory.path().join("onceward.db");
+    let left = support::child("a_child_leaves_its_log_behind", &path).output().unwrap();
+    assert!(!left.status.success(), "it was to be killed");
+    let mut reads = support::child("a_child_opens_and_reads", &path);
+    let reads = reads.env("LD_PRELOAD", &shim).env("FAIL_SYNCS_FROM", "1").output().unwrap();
+    let said = String::from_utf8_lossy(&reads.stdout).into_owned();
+    assert!(said.contains("refused"), "a log that cannot be synced was believed: {said}");
+    // The disk is well again: everything that was acknowledged is there.
+    assert!(block_on(support::open(&path).load(sample::id(1))).unwrap().record.is_some());
+}
+
+#[test]
+fn a_child_leaves_its_log_behind() {
+    let Some(path) = support::child_path() else { return };
+    let store = SqliteStore::open(path, Options::default()).unwrap();
+    support::put(&store, sample::id(1), None, sample::record("k"));
+    std::process::abort();
+}
+
+#[test]
+fn a_child_opens_and_reads() {
+    let Some(path) = support::child_path() else { return };
+    match SqliteStore::open(path, Options::default()) {
+        Err(error) => println!("refused: {error}"),
+        Ok(store) => println!("read: {}", block_on(store.load(sample::id(1))).unwrap().record.is_some()),
+    }
+}

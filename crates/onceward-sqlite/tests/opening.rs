@@ -186,3 +186,21 @@ fn a_store_tells_tools_what_it_is_and_how_it_is_kept() {
     let lease = sample::START.after(Duration::from_secs(60)).as_micros();
     assert_eq!(row, ("in_progress".to_owned(), i64::try_from(lease).unwrap(), 16));
 }
+
+#[test]
+fn a_file_that_is_no_lock_is_not_taken_for_one() {
+    let directory = tempfile::tempdir().unwrap();
+    let other = directory.path().join("Cargo.lock");
+    std::fs::write(&other, "version = 4, and so on").unwrap();
+    refused_path(&directory.path().join("Cargo"), "is not the lock of a store");
+    assert_eq!(std::fs::read_to_string(&other).unwrap(), "version = 4, and so on");
+}
+
+#[test]
+fn a_store_whose_tables_are_damaged_is_refused_when_it_is_opened() {
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("onceward.db");
+    drop(open(&path));
+    Connection::open(&path).unwrap().execute_batch("DELETE FROM meta").unwrap();
+    assert!(matches!(refused(&path), OpenError::Failed { .. }));
+}
