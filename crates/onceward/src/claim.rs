@@ -99,25 +99,14 @@ impl Claim {
 
     /// Names the kind of work, for metrics and lists.
     pub fn route(mut self, route: &str) -> Result<Self, ClaimError> {
-        if route.is_empty() || route.len() > Self::MAX_ROUTE_BYTES {
-            return Err(ClaimError::Route { route: route.chars().take(64).collect() });
-        }
+        check_route(route)?;
         route.clone_into(&mut self.route);
         Ok(self)
     }
 
     /// Sets how the operation is to be treated.
     pub fn terms(mut self, terms: Terms) -> Result<Self, ClaimError> {
-        within("lease", terms.lease, Self::MIN_LEASE, Self::MAX_LEASE)?;
-        within("retention", terms.retention, Self::MIN_RETENTION, Self::MAX_RETENTION)?;
-        within("grace", terms.grace, Duration::ZERO, Self::MAX_RETENTION)?;
-        if let OnLapse::Resume { attempts, within: window } = terms.on_lapse {
-            if attempts < 2 {
-                return Err(ClaimError::Attempts { attempts });
-            }
-            // With no time to take over in, it would never resume.
-            within("resume within", window, Self::MIN_LEASE, Self::MAX_RETENTION)?;
-        }
+        terms.check()?;
         self.terms = terms;
         Ok(self)
     }
@@ -132,17 +121,49 @@ impl Claim {
 
     /// Waits up to this long for another execution of the same key instead of being refused at once.
     pub fn attach(mut self, wait: Duration) -> Result<Self, ClaimError> {
-        within("attach", wait, Duration::ZERO, Self::MAX_LEASE)?;
+        check_attach(wait)?;
         self.timing.attach = wait;
         Ok(self)
     }
 
     /// After this long the outcome counts as unknown. The work is not cut off: what it still brings is accepted.
     pub fn timeout(mut self, timeout: Duration) -> Result<Self, ClaimError> {
-        within("timeout", timeout, Self::MIN_TIMEOUT, Self::MAX_RETENTION)?;
+        check_timeout(timeout)?;
         self.timing.timeout = timeout;
         Ok(self)
     }
+}
+
+impl Terms {
+    /// Whether an operation can be treated so. Asked by every claim, and by whoever keeps terms for later claims.
+    pub fn check(&self) -> Result<(), ClaimError> {
+        within("lease", self.lease, Claim::MIN_LEASE, Claim::MAX_LEASE)?;
+        within("retention", self.retention, Claim::MIN_RETENTION, Claim::MAX_RETENTION)?;
+        within("grace", self.grace, Duration::ZERO, Claim::MAX_RETENTION)?;
+        if let OnLapse::Resume { attempts, within: window } = self.on_lapse {
+            if attempts < 2 {
+                return Err(ClaimError::Attempts { attempts });
+            }
+            // With no time to take over in, it would never resume.
+            within("resume within", window, Claim::MIN_LEASE, Claim::MAX_RETENTION)?;
+        }
+        Ok(())
+    }
+}
+
+pub(crate) fn check_route(route: &str) -> Result<(), ClaimError> {
+    if route.is_empty() || route.len() > Claim::MAX_ROUTE_BYTES {
+        return Err(ClaimError::Route { route: route.chars().take(64).collect() });
+    }
+    Ok(())
+}
+
+pub(crate) fn check_attach(wait: Duration) -> Result<(), ClaimError> {
+    within("attach", wait, Duration::ZERO, Claim::MAX_LEASE)
+}
+
+pub(crate) fn check_timeout(timeout: Duration) -> Result<(), ClaimError> {
+    within("timeout", timeout, Claim::MIN_TIMEOUT, Claim::MAX_RETENTION)
 }
 
 fn within(setting: &'static str, value: Duration, least: Duration, most: Duration) -> Result<(), ClaimError> {

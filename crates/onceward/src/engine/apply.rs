@@ -50,7 +50,8 @@ impl Patience {
 
 /// What came of an event.
 pub(super) struct Applied {
-    pub step: Step,
+    /// What whoever asked is told.
+    pub answer: Answer,
     /// What stands in the store now.
     pub stamped: Option<Stamped>,
     /// The name of the state that the machine decided about, where there was a record.
@@ -88,6 +89,13 @@ impl Failed {
     }
 }
 
+/// What a step says, beside what it writes.
+struct Told {
+    answer: Answer,
+    notice: Option<Notice>,
+    from: Option<&'static str>,
+}
+
 /// What is believed at the beginning of a round: the record, and the time at which that is so.
 type Believed = (Option<Stamped>, Moment);
 
@@ -107,16 +115,18 @@ impl Inner {
             let expected = believed.as_ref().map(|stamped| stamped.version);
             let step = (self.machine)(believed.as_ref().map(|stamped| &stamped.record), moment, event);
             let from = believed.as_ref().map(|stamped| stamped.record.state.name());
-            let next = match (&step.write, expected) {
-                (Write::Put(next), _) => next.clone(),
+            let Step { write, answer, notice } = step;
+            let told = Told { answer, notice, from };
+            let next = match (write, expected) {
+                (Write::Put(next), _) => next,
                 (Write::Keep, _) | (Write::Remove, None) => {
-                    return Ok(self.applied(id, step, from, believed, Wrote::Nothing));
+                    return Ok(self.applied(id, told, believed, Wrote::Nothing));
                 }
                 (Write::Remove, Some(version)) => {
                     let forgotten = self.store.forget(vec![(id, version)]).await;
                     let count = forgotten.map_err(|error| failed(error.into(), Some(Lost { expected })))?;
                     if count == 1 {
-                        return Ok(self.applied(id, step, from, None, Wrote::Record));
+                        return Ok(self.applied(id, told, None, Wrote::Record));
                     }
                     (believed, moment) = self.look(id, patience).await.map_err(unseen)?;
                     conflicts += 1;
@@ -128,7 +138,7 @@ impl Inner {
                 Ok((Swapped::Applied { version, now }, sent)) => {
                     self.store_clock.saw(now, sent);
                     let stamped = Stamped { record: *next, version };
-                    return Ok(self.applied(id, step, from, Some(stamped), Wrote::Record));
+                    return Ok(self.applied(id, told, Some(stamped), Wrote::Record));
                 }
                 Ok((Swapped::Conflict(seen), sent)) => {
                     (believed, moment) = (seen.record, self.store_clock.saw(seen.now, sent));
@@ -214,28 +224,22 @@ impl Inner {
         }
     }
 
-    fn applied(
-        &self,
-        id: RecordId,
-        step: Step,
-        from: Option<&'static str>,
-        stamped: Option<Stamped>,
-        wrote: Wrote,
-    ) -> Applied {
+    fn applied(&self, id: RecordId, told: Told, stamped: Option<Stamped>, wrote: Wrote) -> Applied {
+        let Told { answer, notice, from } = told;
         let route = stamped.as_ref().map_or("", |stamped| stamped.record.subject.route.as_str());
-        match step.notice {
+        match notice {
             Some(Notice::Contradiction) => self.observe(route, id, Observation::Contradiction),
             Some(Notice::DeadLettered) => self.observe(route, id, Observation::DeadLettered),
             Some(Notice::Uncompared) => self.observe(route, id, Observation::Uncompared),
             None => {}
         }
-        if step.answer == Answer::Fenced {
+        if answer == Answer::Fenced {
             self.observe(route, id, Observation::Fenced);
         }
         if let Some(stamped) = &stamped {
             self.cache.keep(id, &stamped.record);
         }
-        Applied { step, stamped, from, wrote }
+        Applied { answer, stamped, from, wrote }
     }
 
     fn observe_ambiguous(&self, id: RecordId, event: &Event<'_>) {

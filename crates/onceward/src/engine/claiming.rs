@@ -193,7 +193,7 @@ impl Inner {
         if applied.wrote == Wrote::Record {
             self.observe_write(id, claim, &applied);
         }
-        let (Answer::Decision(decision), Some(stamped)) = (applied.step.answer, applied.stamped) else {
+        let (Answer::Decision(decision), Some(stamped)) = (applied.answer, applied.stamped) else {
             // The machine answers a claim with a decision about a record that is there.
             return Err(EngineError::Contended { id, conflicts: 0 });
         };
@@ -218,12 +218,13 @@ impl Inner {
     }
 
     fn observe_write(&self, id: RecordId, claim: &Claim, applied: &Applied) {
-        let state = applied.stamped.as_ref().map(|stamped| stamped.record.state.name());
-        let what = match (applied.from, state) {
-            (Some("failed_retryable"), Some("in_progress")) => Observation::Reclaimed,
-            (Some("in_progress"), Some("in_progress")) => Observation::Resumed,
-            (Some("in_progress"), _) => Observation::Lapsed,
-            (_, _) => Observation::Created,
+        let what = match (&applied.answer, applied.from) {
+            (Answer::Decision(Decision::Execute), Some("failed_retryable")) => Observation::Reclaimed,
+            (Answer::Decision(Decision::Execute), _) => Observation::Created,
+            (Answer::Decision(Decision::Resume(_)), _) => Observation::Resumed,
+            (_, Some("in_progress")) => Observation::Lapsed,
+            // A released operation that is known to be done after all: its contradiction was told already.
+            _ => return,
         };
         self.observe(&claim.route, id, what);
     }

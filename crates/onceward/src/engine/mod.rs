@@ -181,7 +181,8 @@ pub enum OpenError {
     Identity(#[from] IdentityRefused),
 }
 
-/// Why an engine could not say anything about a claim. Nothing was executed.
+/// Why an engine could not say anything about a claim. Nothing was executed, unless the runtime itself was torn down under
+/// running work, which is told as [`EngineError::Stopping`]; either way the same key is safe to try again.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum EngineError {
     /// The store is away, overloaded, or holds what cannot be read.

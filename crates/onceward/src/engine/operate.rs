@@ -12,7 +12,7 @@ use crate::codec::Unreadable;
 use crate::event::{Answer, Decision, Event, Resolution, Write};
 use crate::outcome::{Outcome, RecoveryPoint, Reply};
 use crate::record::{Fence, Record, State};
-use crate::store::{Due, Page, Scan, Stamped, StoreError, Swapped, Version, Which};
+use crate::store::{Page, Scan, Stamped, StoreError, Swapped, Version};
 use crate::time::instant;
 use crate::{Key, OwnerToken, RecordId, Scope, Timestamp};
 
@@ -81,7 +81,7 @@ impl Engine {
 
     /// Extends a lease that is held elsewhere.
     pub async fn renew(&self, id: RecordId, fence: Fence) -> Result<Tenure, EngineError> {
-        Ok(Tenure::of(&self.inner.operate(id, &Event::Renew { fence }).await?.step.answer))
+        Ok(Tenure::of(&self.inner.operate(id, &Event::Renew { fence }).await?.answer))
     }
 
     /// Notes that a phase was committed elsewhere, and extends the lease.
@@ -91,14 +91,14 @@ impl Engine {
         fence: Fence,
         point: RecoveryPoint,
     ) -> Result<Tenure, EngineError> {
-        Ok(Tenure::of(&self.inner.operate(id, &Event::Checkpoint { fence, point }).await?.step.answer))
+        Ok(Tenure::of(&self.inner.operate(id, &Event::Checkpoint { fence, point }).await?.answer))
     }
 
     /// Ends a tenure that is held elsewhere.
     pub async fn settle(&self, id: RecordId, fence: Fence, outcome: Outcome) -> Result<Settled, EngineError> {
         let outcome = self.inner.within_limits(outcome);
         let applied = self.inner.operate(id, &Event::Settle { fence, outcome }).await?;
-        Ok(settled(&applied.step.answer, applied.stamped.as_ref()))
+        Ok(settled(&applied.answer, applied.stamped.as_ref()))
     }
 
     /// Someone who knows, a webhook or a probe, says that it happened.
@@ -163,7 +163,7 @@ impl Engine {
 
 impl Operated {
     fn of(applied: Applied) -> Self {
-        match (applied.step.answer, applied.stamped) {
+        match (applied.answer, applied.stamped) {
             (Answer::Applied, Some(stamped)) => Self::Applied(stamped),
             (_, stamped) => Self::Conflict(stamped),
         }
@@ -202,7 +202,7 @@ impl Inner {
         })
     }
 
-    /// Puts a verdict where a record is damaged. Its own time cannot be read, so a listing tells the store's. What was asked for is lost, so it is comparable with nothing.
+    /// Puts a verdict where a record is damaged. The store's time comes with another record. What was asked for is lost, so it is comparable with nothing.
     async fn replace(
         &self,
         id: RecordId,
@@ -212,8 +212,8 @@ impl Inner {
         reason: &str,
     ) -> Result<Operated, EngineError> {
         let sent = instant();
-        let page = self.store.scan(Scan { which: Which::Due(Due::Leases), after: None, limit: 1 }).await?;
-        let moment = self.store_clock.saw(page.now, sent);
+        let seen = self.store.load(RecordId::IDENTITY).await?;
+        let moment = self.store_clock.saw(seen.now, sent);
         let next = Record::replaced(moment, verdict, by, reason);
         match self.store.swap(id, Some(version), next.clone()).await? {
             Swapped::Applied { version, .. } => Ok(Operated::Applied(Stamped { record: next, version })),

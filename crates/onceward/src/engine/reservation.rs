@@ -59,7 +59,7 @@ impl Held {
         if let Some(stamped) = applied.stamped.as_ref().filter(|stamped| stamped.record.fence == self.fence) {
             *self.stamped() = stamped.clone();
         }
-        Ok((applied.step.answer, applied.stamped))
+        Ok((applied.answer, applied.stamped))
     }
 
     /// Extends the lease, or tells that the tenure is over.

@@ -80,8 +80,7 @@ impl Inner {
         let wake = self.running.begin(held.id);
         if let Some(why) = self.refuse_to_begin(held) {
             self.observe(&claim.route, held.id, Observation::TooLate);
-            let ran = self.settle(held, claim, Outcome::Retryable(why.to_owned())).await;
-            return tell(answer, Ok(Round::Done(ran)));
+            return self.finish(held, claim, Outcome::Retryable(why.to_owned()), (wake, answer)).await;
         }
         let operation = Operation { held: held.clone() };
         // Panics are caught, so that the outcome is settled as unknown instead of waiting for the lease to lapse.
@@ -103,6 +102,17 @@ impl Inner {
             }
             Watched::Stopped => Outcome::Unknown("the engine was shut down while the work ran".to_owned()),
         };
+        self.finish(held, claim, outcome, (wake, answer)).await;
+    }
+
+    /// Settles, answers, and goes on trying to store what could not be stored in time: it must not be lost.
+    async fn finish<W>(
+        &self,
+        held: &Arc<Held>,
+        claim: &Claim,
+        outcome: Outcome,
+        (wake, answer): (Wake, Answer<W>),
+    ) {
         let ran = self.settle(held, claim, outcome.clone()).await;
         let unsettled =
             matches!((&ran, &outcome), (Ran::Unknown(_), Outcome::Completed(_) | Outcome::Retryable(_)));

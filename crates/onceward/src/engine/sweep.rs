@@ -122,7 +122,7 @@ impl Inner {
                     let route = record.subject.route.clone();
                     let start = Start::Held(Box::new(Stamped { record, version: entry.version }));
                     let patience = Patience::Claim(instant() + self.limits.claim_patience);
-                    match self.apply(entry.id, start, &event, patience).await.map(|done| done.step.answer) {
+                    match self.apply(entry.id, start, &event, patience).await.map(|done| done.answer) {
                         Ok(Answer::Lapsed) => {
                             self.observe(&route, entry.id, Observation::Lapsed);
                             report.lapsed += 1;

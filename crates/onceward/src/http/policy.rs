@@ -4,8 +4,9 @@ use std::time::Duration;
 
 use ::http::Method;
 
+use crate::claim::{check_attach, check_route, check_timeout};
 use crate::record::Terms;
-use crate::{Claim, ClaimError, Fingerprint, Key, KeyError, OnLapse, Profile, Scope, ScopeError, Syntax};
+use crate::{Claim, ClaimError, Fingerprint, Key, OnLapse, Profile, Scope, Syntax};
 
 /// How requests on a route are treated. Fill in what differs from the defaults:
 ///
@@ -138,9 +139,6 @@ pub enum PolicyError {
     /// Unprotected writes where a key is demanded would break the promise made by demanding it.
     #[error("store_down = pass cannot be combined with key = required: choose store_down = reject")]
     PassWhereRequired,
-    /// The dummy values with which times are checked were refused.
-    #[error("the policy could not be checked: {0}")]
-    Unchecked(String),
 }
 
 impl Policy {
@@ -200,10 +198,10 @@ impl Policy {
 
     /// Everything that could be refused later is refused when the layer is made.
     pub(super) fn check(&self, route: &str) -> Result<(), PolicyError> {
-        let unchecked = |error: &dyn std::fmt::Display| PolicyError::Unchecked(error.to_string());
-        let scope = Scope::new("check").map_err(|error: ScopeError| unchecked(&error))?;
-        let key = Key::new("check").map_err(|error: KeyError| unchecked(&error))?;
-        self.claim((scope, key), Fingerprint::of_bytes(b"check"), route, self.wait)?;
+        check_route(route)?;
+        self.terms().check()?;
+        check_attach(self.wait)?;
+        check_timeout(self.timeout)?;
         if !(1..=Key::MAX_BYTES).contains(&self.min_key_length) {
             return Err(PolicyError::MinKeyLength { found: self.min_key_length });
         }

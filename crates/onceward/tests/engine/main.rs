@@ -3,10 +3,11 @@
 
 mod attach;
 mod faults;
-mod hostile;
+
 mod identity;
 mod limits;
 mod operating;
+mod regressions;
 mod running;
 
 use std::sync::Arc;

@@ -531,3 +531,54 @@ async fn whoever_would_go_on_without_a_store_is_told_that_its_claim_may_be_there
     let ran = engine.run(claim(), async |_| panic!("must not execute")).await;
     assert!(matches!(ran, Err(EngineError::Store(StoreError::Ambiguous { .. }))), "{ran:?}");
 }
+
+#[tokio::test(start_paused = true)]
+async fn work_that_was_not_begun_is_released_even_if_the_store_is_away_for_longer_than_its_callers_patience()
+{
+    let (memory, local, start) = (MemoryStore::with_clock(clock()), clock(), onceward::time::instant());
+    let (sleeper, mut claimed) = (local.clone(), false);
+    let store = FaultyStore::new(memory, move |call| {
+        if call.method != Method::Swap || call.id != Some(id()) {
+            return Fault::None;
+        }
+        if !claimed {
+            // The machine sleeps while the claim is written, and then the store is away for twenty seconds.
+            claimed = true;
+            sleeper.advance(SECOND * 40);
+            return Fault::None;
+        }
+        let away = onceward::time::instant().duration_since(start) < SECOND * 20;
+        if away { Fault::Unavailable } else { Fault::None }
+    });
+    let engine = Engine::open(Arc::new(store), identity_of_tests(), options(1).clock(local)).await.unwrap();
+    let told = super::retry(&engine).await.unwrap();
+    assert!(matches!(told, Ran::Unknown(_)), "{told:?}");
+    onceward::time::sleep(SECOND * 30).await;
+    let state = engine.load(id()).await.unwrap().unwrap().record.state;
+    assert!(matches!(state, State::FailedRetryable { .. }), "nothing was begun, yet {state:?}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_replay_of_what_turned_out_to_be_done_is_not_counted_as_a_new_operation() {
+    struct Count(Arc<AtomicU64>);
+    impl Observer for Count {
+        fn observe(&self, _: &str, _: RecordId, what: Observation) {
+            if matches!(what, Observation::Created | Observation::Reclaimed) {
+                self.0.fetch_add(1, Ordering::SeqCst);
+            }
+        }
+    }
+    let claimed = Arc::new(AtomicU64::new(0));
+    let options = options(1).observer(Arc::new(Count(claimed.clone())));
+    let store = Arc::new(MemoryStore::with_clock(clock()));
+    let engine = Engine::open(store, identity_of_tests(), options).await.unwrap();
+    let first = reserve(&engine, claim()).await;
+    onceward::time::sleep(MINUTE + SECOND).await;
+    engine.sweep_leases().await.unwrap();
+    engine.resolve(id(), None, Resolution::Retryable, "ann", "hasty").await.unwrap();
+    engine.run(claim(), async |_| Outcome::Retryable("connection refused".into())).await.unwrap();
+    assert_eq!(first.settle(Outcome::completed(Reply::new("charged"))).await.unwrap(), Settled::Fenced);
+    let ran = super::retry(&engine).await.unwrap();
+    assert!(matches!(ran, Ran::Replayed { .. }), "{ran:?}");
+    assert_eq!(claimed.load(Ordering::SeqCst), 2, "two claims were taken, and the third was answered");
+}
