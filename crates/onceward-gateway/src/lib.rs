@@ -1,0 +1,3 @@
+//! The gateway: the layer around a proxy service, and what it takes to run one.
+
+pub mod settings;

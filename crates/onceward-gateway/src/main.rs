@@ -1,0 +1,3 @@
+//! `onceward`: the gateway and its commands.
+
+fn main() {}

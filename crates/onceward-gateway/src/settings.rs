@@ -1,0 +1,201 @@
+//! What a gateway goes by, once everything was read and checked.
+//!
+//! `config` makes it from a file, flags and variables; tests and the demo make it directly. Nothing here knows where a
+//! value came from.
+
+use std::net::{Ipv4Addr, SocketAddr};
+use std::path::PathBuf;
+use std::time::Duration;
+
+use http::uri::{Authority, PathAndQuery};
+use onceward::Secret;
+use onceward::event::Expiry;
+use onceward::http::{Routes, ScopeRules};
+
+/// Everything that `onceward serve` needs to know.
+#[derive(Debug, Clone)]
+pub struct Settings {
+    /// Where clients come in.
+    pub listen: SocketAddr,
+    /// The API behind.
+    pub upstream: Upstream,
+    /// Where records are kept.
+    pub store: StoreUrl,
+    /// What makes a tenant.
+    pub scope: ScopeRules,
+    /// Keeps apart gateways that share a store.
+    pub namespace: String,
+    /// Keys every hash that is stored.
+    pub secret: Option<Secret>,
+    /// Health, metrics and operations.
+    pub admin: Admin,
+    /// The policy of every route.
+    pub routes: Routes,
+    /// What becomes of a record past its window.
+    pub expiry: Expiry,
+    /// What clients put before `/.well-known`, where a proxy in front changes it. Empty where it does not.
+    pub public_url: String,
+    /// Where it is given, clients speak TLS.
+    pub tls: Option<Tls>,
+    /// How much is held at once, and for how long.
+    pub limits: Limits,
+    /// How the gateway tells what it does.
+    pub telemetry: Telemetry,
+}
+
+/// The API behind: the only place that requests are ever sent to.
+#[derive(Debug, Clone)]
+pub struct Upstream {
+    /// Plain or TLS.
+    pub scheme: Scheme,
+    /// Host and port.
+    pub authority: Authority,
+    /// Stands before every path. Nothing where it is only a slash.
+    pub base_path: Option<PathAndQuery>,
+    /// Certificates that are trusted, instead of the machine's.
+    pub ca: Option<PathBuf>,
+}
+
+/// How the upstream is spoken to.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Scheme {
+    /// In plain text.
+    Http,
+    /// With TLS.
+    Https,
+}
+
+/// Where records are kept.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum StoreUrl {
+    /// `memory:`: nothing survives.
+    Memory,
+    /// `sqlite:PATH`: on this machine.
+    Sqlite(PathBuf),
+}
+
+/// The admin listener.
+#[derive(Debug, Clone)]
+pub struct Admin {
+    /// Where operators come in.
+    pub listen: SocketAddr,
+    /// Who may do what. Where there is none, one is made and kept beside the store.
+    pub tokens: Vec<Token>,
+}
+
+/// An operator's credential.
+#[derive(Clone)]
+pub struct Token {
+    /// Who it is, for the audit trail.
+    pub name: String,
+    /// What it allows.
+    pub role: Role,
+    /// The credential itself.
+    pub token: String,
+}
+
+impl std::fmt::Debug for Token {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Token").field("name", &self.name).field("role", &self.role).finish_non_exhaustive()
+    }
+}
+
+/// What a token allows. Each role may also do what those before it may.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Role {
+    /// Looks.
+    Reader,
+    /// Claims and settles its own operations.
+    Worker,
+    /// Resolves and expires.
+    Operator,
+}
+
+/// The certificate that clients see.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Tls {
+    /// A PEM file with the certificate and those that lead to its root.
+    pub certificate: PathBuf,
+    /// A PEM file with its private key.
+    pub key: PathBuf,
+}
+
+/// How much is held at once, and for how long.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Limits {
+    /// Clients' connections at once. Beyond, they wait to be accepted.
+    pub connections: usize,
+    /// Bytes of a request's head.
+    pub header_bytes: usize,
+    /// Bytes of a request's path and query.
+    pub url_bytes: usize,
+    /// How long a request's head may take, and how long a connection may stay idle.
+    pub header_timeout: Duration,
+    /// How long the body of a request may pause.
+    pub body_timeout: Duration,
+    /// Bytes of keyed requests' bodies that are held at once. Beyond, keyed requests are refused before they claim.
+    pub buffered_bytes: usize,
+    /// Connections to the upstream at once. Beyond, requests wait for one.
+    pub upstream_connections: usize,
+    /// How long connecting to the upstream may take, TLS included.
+    pub connect_timeout: Duration,
+    /// How long a connection to the upstream is kept while nobody uses it.
+    pub upstream_idle: Duration,
+    /// How long an answer to a request without a key may take to begin.
+    pub response_timeout: Duration,
+    /// Bytes of completed records kept in memory for replays.
+    pub cache_bytes: u64,
+    /// How long work in flight may take to end after SIGTERM.
+    pub drain: Duration,
+}
+
+impl Default for Limits {
+    fn default() -> Self {
+        Self {
+            connections: 10_000,
+            header_bytes: 64 << 10,
+            url_bytes: 8 << 10,
+            header_timeout: Duration::from_secs(30),
+            body_timeout: Duration::from_secs(30),
+            buffered_bytes: 256 << 20,
+            upstream_connections: 1024,
+            connect_timeout: Duration::from_secs(5),
+            // Shorter than what servers commonly allow, so that it is seldom they who close first.
+            upstream_idle: Duration::from_secs(4),
+            response_timeout: Duration::from_secs(60),
+            cache_bytes: 64 << 20,
+            drain: Duration::from_secs(30),
+        }
+    }
+}
+
+/// How the gateway tells what it does.
+#[derive(Debug, Clone, PartialEq, Default)]
+pub struct Telemetry {
+    /// The form of its log, on standard error.
+    pub logs: LogFormat,
+    /// How much it logs: a level, or directives of `tracing-subscriber`'s filter. Empty means `info`.
+    pub level: String,
+    /// Where traces go (OTLP over HTTP), such as `http://127.0.0.1:4318`. Nothing where they go nowhere.
+    pub otlp: Option<String>,
+}
+
+/// The form of a log.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum LogFormat {
+    /// For people.
+    #[default]
+    Text,
+    /// For programs: one JSON object a line.
+    Json,
+}
+
+impl Admin {
+    /// Where operators come in unless it is said otherwise.
+    pub const LISTEN: SocketAddr = SocketAddr::new(std::net::IpAddr::V4(Ipv4Addr::LOCALHOST), 8421);
+}
+
+impl Settings {
+    /// Where clients come in unless it is said otherwise.
+    pub const LISTEN: SocketAddr = SocketAddr::new(std::net::IpAddr::V4(Ipv4Addr::LOCALHOST), 8420);
+}
