@@ -6,29 +6,35 @@ use crate::Done;
 use crate::shell::{cargo, has, run as run_command};
 
 /// A program that the tests need, and the Debian packages that bring it.
-struct Need {
+pub struct Need {
     program: &'static str,
     packages: &'static [&'static str],
     why: &'static str,
 }
 
-const NEEDS: [Need; 1] = [Need {
+const CC: Need = Need {
     program: "cc",
     packages: &["gcc", "libc6-dev"],
     why: "SQLite is compiled from its source, and a test makes a disk fail with a small C library",
-}];
+};
+
+/// Makes the load of the gateway's measurement.
+pub const WRK: Need = Need { program: "wrk", packages: &["wrk"], why: "it makes the load" };
 
 /// Installs what is missing, then runs every test.
 pub fn run() -> Done {
-    for need in NEEDS.iter().filter(|need| !has(need.program)) {
-        install(need)?;
-    }
+    install_missing(&[CC])?;
     if std::env::var_os("ONCEWARD_VECTORS").is_none() {
         println!(
             "ONCEWARD_VECTORS is not set: the tests against public vectors will say what they did not check."
         );
     }
     run_command(&mut cargo(&["test", "--workspace", "--locked"]))
+}
+
+/// Installs what is not there.
+pub fn install_missing(needs: &[Need]) -> Done {
+    needs.iter().filter(|need| !has(need.program)).try_for_each(install)
 }
 
 fn install(need: &Need) -> Done {

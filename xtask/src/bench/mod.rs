@@ -1,6 +1,7 @@
 //! Measurements, each beside the limit that it is judged by. Figures are ratios within one run: machines are noisy.
 
 mod fingerprint;
+mod gateway;
 mod replays;
 pub mod store;
 
@@ -12,6 +13,11 @@ use crate::shell::{cargo, run as run_command};
 pub enum Subject {
     /// The embedded store against the disk's own limit, replays from memory, and fingerprints against a bare hash.
     Store(StoreArguments),
+    /// The gateway against the least proxy that hyper makes.
+    Gateway(gateway::Options),
+    /// What stands around the gateway in its measurement.
+    #[command(subcommand, hide = true)]
+    Peer(gateway::peers::Peer),
 }
 
 #[derive(clap::Args)]
@@ -28,21 +34,26 @@ pub struct StoreArguments {
 }
 
 pub fn run(subject: &Subject) -> Done {
-    let Subject::Store(arguments) = subject;
     if cfg!(debug_assertions) {
         // Only optimised code is worth measuring: the same command again, as a release build.
         let again: Vec<String> = std::env::args().skip(1).collect();
         let mut command = cargo(&["run", "--quiet", "--release", "--package", "xtask", "--"]);
         return run_command(command.args(again));
     }
-    fingerprint::run()?;
-    replays::run()?;
-    store::run(&store::Options {
-        keys: arguments.keys,
-        rounds: arguments.rounds,
-        callers: arguments.callers.clone(),
-        ..store::Options::default()
-    })
+    match subject {
+        Subject::Store(arguments) => {
+            fingerprint::run()?;
+            replays::run()?;
+            store::run(&store::Options {
+                keys: arguments.keys,
+                rounds: arguments.rounds,
+                callers: arguments.callers.clone(),
+                ..store::Options::default()
+            })
+        }
+        Subject::Gateway(options) => gateway::run(options),
+        Subject::Peer(peer) => gateway::peers::run(peer),
+    }
 }
 
 /// The middle one.

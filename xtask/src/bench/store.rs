@@ -37,7 +37,7 @@ impl Default for Options {
     }
 }
 
-type Failure = Box<dyn std::error::Error + Send + Sync>;
+pub type Failure = Box<dyn std::error::Error + Send + Sync>;
 
 /// Measures, and prints one table.
 pub fn run(options: &Options) -> Result<(), Failure> {
@@ -94,6 +94,17 @@ impl Work {
         let reply = Arc::new(Reply::new(vec![b'r'; 500]).with_status(201));
         Record { state: State::Completed { reply, settled_at: now, expires_at }, ..record }
     }
+}
+
+/// Makes a store with so many completed operations in it.
+pub fn preload_file(path: &Path, keys: u64) -> Result<(), Failure> {
+    let runtime = tokio::runtime::Runtime::new()?;
+    let store = SqliteStore::open(path, Options::default().store)?;
+    runtime.block_on(async {
+        preload(&store, &Arc::default(), keys).await?;
+        store.close().await;
+        Ok(())
+    })
 }
 
 async fn preload(store: &SqliteStore, work: &Arc<Work>, keys: u64) -> Result<(), StoreError> {
