@@ -1,3 +1,4 @@
 //! The gateway: the layer around a proxy service, and what it takes to run one.
 
+pub mod front;
 pub mod settings;

@@ -1,0 +1,223 @@
+//! A request's head: complete or not, strictly formed or refused, and how its body is framed.
+
+use super::fields::{self, LINE_END, MAX_FIELDS, Next, is_host, is_target, is_token};
+use super::refusal::{self, Refusal};
+
+/// How large a head may be.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct HeadLimits {
+    /// Its bytes, the empty line included.
+    pub head: usize,
+    /// The bytes of the request's target: path and query.
+    pub target: usize,
+}
+
+/// Longer than any method that is registered. It bounds a request line, together with the limit on the target.
+const MAX_METHOD: usize = 32;
+
+/// The digits of a length that certainly fits 63 bits.
+const MAX_LENGTH_DIGITS: usize = 18;
+
+const VERSION_LENGTH: usize = b"HTTP/1.1".len();
+
+/// What is known of a head while it comes in. It is read line by line, and no line twice.
+#[derive(Debug, Default)]
+pub(super) struct Head {
+    /// Where the line begins that has not been read yet.
+    line: usize,
+    /// How much was there when a line's end was last looked for in vain.
+    searched: usize,
+    version: Option<Version>,
+    fields: usize,
+    host: Option<()>,
+    length: Option<u64>,
+    chunked: Option<()>,
+    upgrade: Upgrade,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Version {
+    Http10,
+    Http11,
+}
+
+/// A head that is complete and has nothing against it.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) struct Complete {
+    /// Its bytes, the empty line included.
+    pub length: usize,
+    /// What follows it.
+    pub body: Framing,
+    /// Whether the connection may cease to be HTTP after it.
+    pub upgrade: Upgrade,
+}
+
+/// How a body ends.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Framing {
+    /// After so many bytes; zero where there is no body.
+    Length(u64),
+    /// With its last chunk.
+    Chunked,
+}
+
+/// Whether a head asks to go on with another protocol.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub(super) enum Upgrade {
+    #[default]
+    No,
+    Asked,
+}
+
+impl Head {
+    /// Reads on. The bytes always begin with the head's first; `None` asks for more of them.
+    pub(super) fn read(&mut self, bytes: &[u8], limits: &HeadLimits) -> Result<Option<Complete>, Refusal> {
+        // A long line that comes byte by byte would otherwise be read from its beginning with each.
+        let fresh = &bytes[self.searched..];
+        if self.searched > 0 && !fresh.contains(&b'\n') && !fresh.contains(&b'\r') {
+            return self.incomplete(bytes, limits);
+        }
+        if self.version.is_none() && !self.request_line(bytes, limits)? {
+            return self.incomplete(bytes, limits);
+        }
+        loop {
+            match fields::next(&bytes[self.line..])? {
+                Next::Incomplete => return self.incomplete(bytes, limits),
+                Next::Field(field) => {
+                    self.line += field.length;
+                    self.fields += 1;
+                    if self.fields > MAX_FIELDS {
+                        return Err(Refusal::TooManyFields);
+                    }
+                    self.field(field.name, field.value)?;
+                }
+                Next::End => {
+                    let length = self.line + LINE_END;
+                    if length > limits.head {
+                        return Err(Refusal::HeadTooLarge { limit: limits.head });
+                    }
+                    return self.complete(length).map(Some);
+                }
+            }
+        }
+    }
+
+    fn incomplete(&mut self, bytes: &[u8], limits: &HeadLimits) -> Result<Option<Complete>, Refusal> {
+        self.searched = bytes.len();
+        let in_request_line = self.version.is_none();
+        let line_limit = limits.target + MAX_METHOD + VERSION_LENGTH + b"  \r\n".len();
+        if in_request_line && bytes.len() > line_limit.min(limits.head) {
+            return Err(Refusal::TargetTooLong { limit: limits.target });
+        }
+        if bytes.len() > limits.head {
+            return Err(Refusal::HeadTooLarge { limit: limits.head });
+        }
+        Ok(None)
+    }
+
+    /// Reads the request line, if all of it is there.
+    fn request_line(&mut self, bytes: &[u8], limits: &HeadLimits) -> Result<bool, Refusal> {
+        // RFC 9112 wants one empty line forgiven here: some clients end a body with one that belongs to nothing.
+        let start = match bytes {
+            [b'\r', rest @ ..] => match rest.first() {
+                Some(b'\n') => LINE_END,
+                Some(_) => return Err(Refusal::LineEnd),
+                None => return Ok(false),
+            },
+            _ => 0,
+        };
+        let line = &bytes[start..];
+        let method = fields::count(line, is_token);
+        if method > MAX_METHOD {
+            return Err(Refusal::RequestLine);
+        }
+        match line.get(method) {
+            None => return Ok(false),
+            Some(b' ') if method > 0 => {}
+            Some(&other) => return Err(fields::misplaced(&line[method..], other, Refusal::RequestLine)),
+        }
+        let target = fields::count(&line[method + 1..], is_target);
+        if target > limits.target {
+            return Err(Refusal::TargetTooLong { limit: limits.target });
+        }
+        let after = method + 1 + target;
+        match line.get(after) {
+            None => return Ok(false),
+            Some(b' ') if target > 0 => {}
+            Some(&other) => return Err(fields::misplaced(&line[after..], other, Refusal::RequestLine)),
+        }
+        let version = &line[after + 1..];
+        let version_end = version.iter().position(|byte| matches!(byte, b'\r' | b'\n'));
+        let Some(version_end) = version_end else {
+            let too_long = version.len() > VERSION_LENGTH;
+            return if too_long { Err(Refusal::RequestLine) } else { Ok(false) };
+        };
+        let parsed = match &version[..version_end] {
+            b"HTTP/1.1" => Version::Http11,
+            b"HTTP/1.0" => Version::Http10,
+            _ => return Err(Refusal::RequestLine),
+        };
+        if version[version_end] == b'\n' {
+            return Err(Refusal::LineEnd);
+        }
+        if !fields::line_end(&version[version_end..])? {
+            return Ok(false);
+        }
+        if &line[..method] == refusal::METHOD.as_bytes() {
+            return Err(Refusal::RequestLine);
+        }
+        self.version = Some(parsed);
+        self.line = start + after + 1 + version_end + LINE_END;
+        Ok(true)
+    }
+
+    /// Takes note of the few headers that frame a request.
+    fn field(&mut self, name: &[u8], value: &[u8]) -> Result<(), Refusal> {
+        // Most names are told apart by their length.
+        match name.len() {
+            4 if name.eq_ignore_ascii_case(b"host") => {
+                if self.host.replace(()).is_some() {
+                    return Err(Refusal::HostRepeated);
+                }
+                if !value.iter().all(|byte| is_host(*byte)) {
+                    return Err(Refusal::HostMalformed);
+                }
+            }
+            7 if name.eq_ignore_ascii_case(b"upgrade") => self.upgrade = Upgrade::Asked,
+            14 if name.eq_ignore_ascii_case(b"content-length") => {
+                if self.length.replace(length(value)?).is_some() {
+                    return Err(Refusal::LengthRepeated);
+                }
+            }
+            17 if name.eq_ignore_ascii_case(b"transfer-encoding") => {
+                if value != b"chunked" || self.chunked.replace(()).is_some() {
+                    return Err(Refusal::Encoding);
+                }
+            }
+            _ => {}
+        }
+        Ok(())
+    }
+
+    /// What holds for a head as a whole.
+    fn complete(&self, length: usize) -> Result<Complete, Refusal> {
+        if self.host.is_none() && self.version == Some(Version::Http11) {
+            return Err(Refusal::HostMissing);
+        }
+        let body = match (self.length, self.chunked) {
+            (Some(_), Some(())) => return Err(Refusal::LengthAndEncoding),
+            (None, Some(())) if self.version == Some(Version::Http10) => return Err(Refusal::EncodingOld),
+            (None, Some(())) => Framing::Chunked,
+            (length, None) => Framing::Length(length.unwrap_or(0)),
+        };
+        Ok(Complete { length, body, upgrade: self.upgrade })
+    }
+}
+
+/// Digits and nothing else: neither a sign nor a list.
+fn length(value: &[u8]) -> Result<u64, Refusal> {
+    if value.is_empty() || value.len() > MAX_LENGTH_DIGITS || !value.iter().all(u8::is_ascii_digit) {
+        return Err(Refusal::LengthMalformed);
+    }
+    Ok(value.iter().fold(0, |length, digit| length * 10 + u64::from(digit - b'0')))
+}

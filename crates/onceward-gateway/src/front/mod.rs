@@ -1,0 +1,60 @@
+//! The side of the gateway that clients see: connections come in here, and clean requests go on to a service.
+//!
+//! What happens to a connection, in order:
+//!
+//! 1. It is accepted when there is a place for it; until then it waits in the kernel's queue.
+//! 2. Where there is a certificate, TLS is spoken first.
+//! 3. It is HTTP/2 if TLS agreed on that, or if it begins with HTTP/2's preface; otherwise it is HTTP/1.1.
+//! 4. HTTP/1.1 goes through a guard, which passes on only what is strictly framed. What is not is answered with 400 (414,
+//!    431 where it is too long) and ends the connection; the service never sees it.
+//! 5. Each request gets a [`Peer`] among its extensions, and a [`Raw`] if it asks for an upgrade over HTTP/1.1. Its
+//!    [`Body`] breaks off where the client pauses for too long.
+//! 6. Asked to stop, it takes no new requests, and ends when those in flight are answered.
+
+mod body;
+mod chunks;
+mod connection;
+mod fields;
+mod framing;
+mod guard;
+mod head;
+mod linger;
+mod listen;
+mod raw;
+mod refusal;
+mod service;
+mod stall;
+pub mod tls;
+
+#[cfg(test)]
+mod properties;
+
+use std::net::SocketAddr;
+use std::sync::Arc;
+
+use rustls::ServerConfig;
+
+pub use self::body::{Body, BodyError};
+pub use self::connection::ConnectionError;
+pub use self::listen::Ended;
+pub use self::raw::Raw;
+pub use self::refusal::Refusal;
+use crate::settings::{Limits, Scheme};
+
+/// Takes connections, and hands on what they ask for.
+#[derive(Debug, Clone)]
+pub struct Front {
+    /// How much is held at once, and for how long.
+    pub limits: Limits,
+    /// Where it is given, clients speak TLS.
+    pub tls: Option<Arc<ServerConfig>>,
+}
+
+/// Who sent a request, and how. It is among the extensions of each.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Peer {
+    /// Where the connection comes from.
+    pub address: SocketAddr,
+    /// Plain or TLS.
+    pub scheme: Scheme,
+}

@@ -1,0 +1,1 @@
+//! What holds for every way in which bytes may arrive.
