@@ -1,4 +1,6 @@
 //! The gateway: the layer around a proxy service, and what it takes to run one.
 
 pub mod front;
+pub mod gateway;
+pub mod proxy;
 pub mod settings;

@@ -65,6 +65,16 @@ pub enum Scheme {
     Https,
 }
 
+impl Scheme {
+    /// As it stands in a URL.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Http => "http",
+            Self::Https => "https",
+        }
+    }
+}
+
 /// Where records are kept.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum StoreUrl {

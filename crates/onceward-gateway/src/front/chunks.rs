@@ -161,7 +161,9 @@ mod tests {
     fn trailers_that_would_frame_or_have_no_end_are_refused() {
         assert_eq!(Trailers::default().read(b"a: b\r\n\r\nGET"), Ok(Some(8)));
         assert_eq!(Trailers::default().read(b"a: b\r\n"), Ok(None));
-        for trailers in [b"Content-Length: 5\r\n\r\n".as_slice(), b"a : b\r\n\r\n", b"a: b\n\n", b" a\r\n\r\n"] {
+        for trailers in
+            [b"Content-Length: 5\r\n\r\n".as_slice(), b"a : b\r\n\r\n", b"a: b\n\n", b" a\r\n\r\n"]
+        {
             assert_eq!(Trailers::default().read(trailers), Err(Refusal::Trailers));
         }
         assert_eq!(Trailers::default().read(&b"a: b\r\n".repeat(MAX_FIELDS + 1)), Err(Refusal::Trailers));

@@ -207,6 +207,12 @@ impl Operation {
         self.held.age()
     }
 
+    /// Whether so much of the lease has passed that a first outside effect could come after somebody thinks this owner
+    /// dead. Then nothing may be begun any more, and the outcome is retryable.
+    pub fn is_too_late(&self) -> bool {
+        self.age() >= self.held.lease() / 2
+    }
+
     /// The last phase that was committed. Work begins after it.
     pub fn recovery_point(&self) -> Option<RecoveryPoint> {
         self.held.record().recovery_point

@@ -1,0 +1,122 @@
+//! What every request goes through: the layer around the proxy, and an answer for whatever fails without a key.
+
+use std::convert::Infallible;
+use std::future::Future;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Context, Poll};
+
+use arc_swap::ArcSwap;
+use bytes::Bytes;
+use http::header::{CACHE_CONTROL, CONTENT_TYPE, RETRY_AFTER};
+use http::{HeaderValue, Request, Response, StatusCode};
+use http_body_util::{Either, Full};
+use onceward::http::{Body, Failure, Idempotency, IdempotencyLayer, OnError, header};
+use serde_json::json;
+use tower_layer::Layer as _;
+use tower_service::Service;
+
+use crate::front;
+use crate::proxy::{Proxy, ProxyError, UpstreamBody};
+
+/// What the proxy is sent.
+type Sent = Body<front::Body>;
+/// What a client is sent: an answer that passes through, one that was read whole, or a refusal of the gateway's own.
+pub type Answer = Either<Body<UpstreamBody<Sent>>, Full<Bytes>>;
+
+/// What a failure on the way to the upstream proves.
+#[derive(Debug, Clone, Copy)]
+pub struct Proven;
+
+impl OnError<ProxyError> for Proven {
+    fn failure(&self, error: &ProxyError) -> Failure {
+        let failure = error.failure();
+        tracing::warn!(%error, proves = ?failure, "no answer from the upstream");
+        failure
+    }
+}
+
+/// The service behind the listener. Its layer can be replaced while it runs.
+#[derive(Clone)]
+pub struct Gateway {
+    protected: Arc<ArcSwap<Idempotency<Proxy<Sent>, Proven>>>,
+    proxy: Proxy<Sent>,
+}
+
+impl Gateway {
+    /// A gateway to an upstream.
+    pub fn new(layer: IdempotencyLayer, proxy: Proxy<Sent>) -> Self {
+        let protected = layer.on_error(Proven).layer(proxy.clone());
+        Self { protected: Arc::new(ArcSwap::from_pointee(protected)), proxy }
+    }
+
+    /// Takes another layer. Requests that have begun go on under the old one.
+    pub fn replace(&self, layer: IdempotencyLayer) {
+        self.protected.store(Arc::new(layer.on_error(Proven).layer(self.proxy.clone())));
+    }
+}
+
+impl std::fmt::Debug for Gateway {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Gateway").field("proxy", &self.proxy).finish_non_exhaustive()
+    }
+}
+
+impl Service<Request<front::Body>> for Gateway {
+    type Response = Response<Answer>;
+    type Error = Infallible;
+    type Future = Pin<Box<dyn Future<Output = Result<Response<Answer>, Infallible>> + Send>>;
+
+    fn poll_ready(&mut self, _: &mut Context<'_>) -> Poll<Result<(), Infallible>> {
+        Poll::Ready(Ok(()))
+    }
+
+    fn call(&mut self, request: Request<front::Body>) -> Self::Future {
+        let mut protected = Idempotency::clone(&self.protected.load());
+        let answer = protected.call(request);
+        Box::pin(async move {
+            Ok(match answer.await {
+                Ok(response) => response.map(Either::Left),
+                Err(error) => failed(&error).map(Either::Right),
+            })
+        })
+    }
+}
+
+/// The answer to a request without a key that got none from the upstream.
+fn failed(error: &ProxyError) -> Response<Full<Bytes>> {
+    let failure = error.failure();
+    tracing::warn!(%error, proves = ?failure, "a request without a key got no answer from the upstream");
+    let (status, code, title) = match (failure, error) {
+        (_, ProxyError::Target) => {
+            (StatusCode::BAD_REQUEST, "request_target_invalid", "The request's target cannot be passed on")
+        }
+        (Failure::NotExecuted, _) => {
+            (StatusCode::BAD_GATEWAY, "upstream_unreachable", "The service was not reached")
+        }
+        (Failure::TimedOut, _) => {
+            (StatusCode::GATEWAY_TIMEOUT, "upstream_timed_out", "The service did not answer in time")
+        }
+        (Failure::Broken, _) => {
+            (StatusCode::BAD_GATEWAY, "upstream_broken", "The service gave no whole answer")
+        }
+    };
+    let body = json!({
+        "type": "about:blank",
+        "title": title,
+        "status": status.as_u16(),
+        "code": code,
+        "detail": "The request had no Idempotency-Key, so it is not known here whether it may be sent again.",
+    });
+    let mut response = Response::new(Full::new(Bytes::from(body.to_string())));
+    *response.status_mut() = status;
+    let headers = response.headers_mut();
+    headers.insert(CONTENT_TYPE, HeaderValue::from_static("application/problem+json"));
+    headers.insert(CACHE_CONTROL, HeaderValue::from_static("no-store"));
+    if failure == Failure::NotExecuted {
+        headers.insert(RETRY_AFTER, HeaderValue::from_static("1"));
+        // For an outer Onceward whose client did send a key.
+        headers.insert(header::OUTCOME, HeaderValue::from_static("retryable"));
+    }
+    response
+}

@@ -1,0 +1,134 @@
+//! Making a connection to the upstream.
+
+use std::io;
+use std::sync::Arc;
+
+use onceward::time::sleep;
+use rustls::pki_types::pem::PemObject as _;
+use rustls::pki_types::{CertificateDer, InvalidDnsNameError, ServerName};
+use rustls::{ClientConfig, RootCertStore};
+use tokio::net::TcpStream;
+use tokio_rustls::TlsConnector;
+
+use super::error::ProxyError;
+use super::wire::Stream;
+use crate::settings::{Limits, Scheme, Upstream};
+
+/// Knows the one place that requests are sent to.
+#[derive(Clone)]
+pub(super) struct Connector {
+    address: (String, u16),
+    tls: Option<(TlsConnector, ServerName<'static>)>,
+    patience: std::time::Duration,
+}
+
+/// An upstream that cannot be used.
+#[derive(Debug, thiserror::Error)]
+pub enum UpstreamError {
+    /// Its certificate could not be checked against this name.
+    #[error("the upstream's host {host:?} cannot stand in a certificate: use a DNS name or an address")]
+    Name {
+        /// The host.
+        host: String,
+        /// Why not.
+        #[source]
+        error: InvalidDnsNameError,
+    },
+    /// The file of trusted certificates cannot be read.
+    #[error("upstream_tls.ca = {path:?} holds no certificates that can be read: {error}")]
+    Ca {
+        /// The file.
+        path: std::path::PathBuf,
+        /// Why not.
+        error: String,
+    },
+    /// Nobody could be trusted.
+    #[error(
+        "this machine has no trusted root certificates: install the package ca-certificates, or name a file in upstream_tls.ca"
+    )]
+    NoRoots,
+    /// TLS itself cannot be set up.
+    #[error("TLS to the upstream cannot be set up: {0}")]
+    Tls(#[from] rustls::Error),
+}
+
+impl Connector {
+    pub(super) fn new(upstream: &Upstream, limits: &Limits) -> Result<Self, UpstreamError> {
+        let host = upstream.authority.host().trim_start_matches('[').trim_end_matches(']');
+        let tls = match upstream.scheme {
+            Scheme::Http => None,
+            Scheme::Https => Some((TlsConnector::from(client_config(upstream)?), server_name(host)?)),
+        };
+        let port = upstream.authority.port_u16().unwrap_or(match upstream.scheme {
+            Scheme::Http => 80,
+            Scheme::Https => 443,
+        });
+        Ok(Self { address: (host.to_owned(), port), tls, patience: limits.connect_timeout })
+    }
+
+    /// Every failure here proves that nothing was sent.
+    pub(super) async fn connect(&self) -> Result<Stream, ProxyError> {
+        let upstream = || format!("{}:{}", self.address.0, self.address.1);
+        tokio::select! {
+            biased;
+            connected = self.establish() => {
+                connected.map_err(|error| ProxyError::Connect { upstream: upstream(), error })
+            }
+            () = sleep(self.patience) => {
+                Err(ProxyError::ConnectTimedOut { upstream: upstream(), patience: self.patience })
+            }
+        }
+    }
+
+    async fn establish(&self) -> io::Result<Stream> {
+        let socket = TcpStream::connect((self.address.0.as_str(), self.address.1)).await?;
+        // A request is one small write that must not wait for company.
+        socket.set_nodelay(true)?;
+        match &self.tls {
+            None => Ok(Stream::Plain(socket)),
+            Some((connector, name)) => {
+                Ok(Stream::Tls(Box::new(connector.connect(name.clone(), socket).await?)))
+            }
+        }
+    }
+}
+
+fn server_name(host: &str) -> Result<ServerName<'static>, UpstreamError> {
+    ServerName::try_from(host.to_owned())
+        .map_err(|error| UpstreamError::Name { host: host.to_owned(), error })
+}
+
+fn client_config(upstream: &Upstream) -> Result<Arc<ClientConfig>, UpstreamError> {
+    let mut roots = RootCertStore::empty();
+    match &upstream.ca {
+        Some(path) => {
+            let refused = |error: String| UpstreamError::Ca { path: path.clone(), error };
+            let certificates =
+                CertificateDer::pem_file_iter(path).map_err(|error| refused(error.to_string()))?;
+            for certificate in certificates {
+                let certificate = certificate.map_err(|error| refused(error.to_string()))?;
+                roots.add(certificate).map_err(|error| refused(error.to_string()))?;
+            }
+            if roots.is_empty() {
+                return Err(refused("it has no CERTIFICATE block".to_owned()));
+            }
+        }
+        None => {
+            let found = rustls_native_certs::load_native_certs();
+            for error in &found.errors {
+                tracing::warn!(%error, "some of this machine's root certificates cannot be read");
+            }
+            roots.add_parsable_certificates(found.certs);
+            if roots.is_empty() {
+                return Err(UpstreamError::NoRoots);
+            }
+        }
+    }
+    let provider = Arc::new(rustls::crypto::ring::default_provider());
+    let mut config = ClientConfig::builder_with_provider(provider)
+        .with_safe_default_protocol_versions()?
+        .with_root_certificates(roots)
+        .with_no_client_auth();
+    config.alpn_protocols = vec![b"http/1.1".to_vec()];
+    Ok(Arc::new(config))
+}

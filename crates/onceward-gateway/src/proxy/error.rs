@@ -1,0 +1,73 @@
+//! What can go wrong on the way to the upstream, sorted by what it proves.
+
+use std::error::Error;
+use std::io;
+use std::time::Duration;
+
+use onceward::http::Failure;
+
+/// Why there is no answer from the upstream.
+#[derive(Debug, thiserror::Error)]
+pub enum ProxyError {
+    /// Its name could not be resolved, it refused, or did not answer: not one byte of the request was sent.
+    #[error("the upstream {upstream} cannot be connected to: {error}")]
+    Connect {
+        /// Host and port.
+        upstream: String,
+        /// What the system says.
+        #[source]
+        error: io::Error,
+    },
+    /// Connecting took too long: not one byte of the request was sent.
+    #[error("the upstream {upstream} did not accept a connection within {patience:?}")]
+    ConnectTimedOut {
+        /// Host and port.
+        upstream: String,
+        /// How long it was waited for.
+        patience: Duration,
+    },
+    /// The claim is so old that its lease may be over soon: not one byte of the request was sent.
+    #[error("no connection to the upstream was free before half of the request's lease had passed")]
+    TooLate,
+    /// The connection ended before it took the first byte of the request.
+    #[error("the connection to the upstream ended before anything was sent: {error}")]
+    NothingSent {
+        /// What hyper says.
+        #[source]
+        error: Box<dyn Error + Send + Sync>,
+    },
+    /// Something was sent, and no whole head came back.
+    #[error("the upstream took the request and gave no answer: {error}")]
+    Broken {
+        /// What hyper says.
+        #[source]
+        error: hyper::Error,
+    },
+    /// An answer to a request without a key did not begin in time.
+    #[error("the upstream gave no answer within {patience:?}")]
+    TimedOut {
+        /// How long it was waited for.
+        patience: Duration,
+    },
+    /// The upstream changed to a protocol that nobody asked for.
+    #[error("the upstream changed the protocol, though the request did not ask for that")]
+    Unasked,
+    /// The request cannot be passed on at all.
+    #[error("the request's target cannot be passed on to the upstream")]
+    Target,
+}
+
+impl ProxyError {
+    /// What it says about the operation.
+    pub fn failure(&self) -> Failure {
+        match self {
+            Self::Connect { .. }
+            | Self::ConnectTimedOut { .. }
+            | Self::TooLate
+            | Self::NothingSent { .. }
+            | Self::Target => Failure::NotExecuted,
+            Self::TimedOut { .. } => Failure::TimedOut,
+            Self::Broken { .. } | Self::Unasked => Failure::Broken,
+        }
+    }
+}

@@ -1,0 +1,160 @@
+//! What changes in a head on its way through.
+
+use std::net::IpAddr;
+
+use http::header::{
+    CONNECTION, COOKIE, EXPECT, HOST, PROXY_AUTHENTICATE, PROXY_AUTHORIZATION, TE, TRAILER,
+    TRANSFER_ENCODING, UPGRADE, VIA,
+};
+use http::{HeaderMap, HeaderName, HeaderValue, Version};
+
+const KEEP_ALIVE: HeaderName = HeaderName::from_static("keep-alive");
+const PROXY_CONNECTION: HeaderName = HeaderName::from_static("proxy-connection");
+const X_FORWARDED_FOR: HeaderName = HeaderName::from_static("x-forwarded-for");
+const X_FORWARDED_HOST: HeaderName = HeaderName::from_static("x-forwarded-host");
+const X_FORWARDED_PROTO: HeaderName = HeaderName::from_static("x-forwarded-proto");
+
+/// What speaks of one connection only, beside `Connection` itself.
+const HOP_BY_HOP: [HeaderName; 8] = [
+    KEEP_ALIVE,
+    PROXY_CONNECTION,
+    PROXY_AUTHENTICATE,
+    PROXY_AUTHORIZATION,
+    TE,
+    TRAILER,
+    TRANSFER_ENCODING,
+    UPGRADE,
+];
+
+/// Which protocol a message asks to change to, where it does.
+pub(super) fn upgrade_of(headers: &HeaderMap) -> Option<HeaderValue> {
+    let asks = headers.get_all(CONNECTION).iter().any(|line| {
+        line.as_bytes()
+            .split(|byte| *byte == b',')
+            .any(|word| word.trim_ascii().eq_ignore_ascii_case(b"upgrade"))
+    });
+    if asks { headers.get(UPGRADE).cloned() } else { None }
+}
+
+/// Takes away what speaks of the connection that a message came on, and what that connection's other end named as such.
+pub(super) fn strip(headers: &mut HeaderMap) {
+    // Nearly every `Connection` is one well-known word.
+    while let Some(line) = headers.remove(CONNECTION).or_else(|| headers.remove(CONNECTION)) {
+        for word in line.as_bytes().split(|byte| *byte == b',') {
+            if let Ok(name) = HeaderName::from_bytes(word.trim_ascii()) {
+                headers.remove(name);
+            }
+        }
+    }
+    for name in HOP_BY_HOP {
+        headers.remove(name);
+    }
+}
+
+/// Where a request came from.
+pub(super) struct Origin {
+    pub peer: Option<IpAddr>,
+    pub scheme: &'static str,
+}
+
+/// Makes a request's head ready for the upstream.
+pub(super) fn prepare(headers: &mut HeaderMap, upstream: &HeaderValue, origin: &Origin) {
+    // The body is asked for as soon as it is sent on, so a client that waits for a `100` gets it from this side.
+    headers.remove(EXPECT);
+    if let Some(host) = headers.insert(HOST, upstream.clone())
+        && !headers.contains_key(X_FORWARDED_HOST)
+    {
+        headers.insert(X_FORWARDED_HOST, host);
+    }
+    if !headers.contains_key(X_FORWARDED_PROTO) {
+        headers.insert(X_FORWARDED_PROTO, HeaderValue::from_static(origin.scheme));
+    }
+    // Whoever stood in front may have named the client already; this connection's peer comes after.
+    headers.extend(origin.peer.and_then(|peer| {
+        HeaderValue::try_from(peer.to_canonical().to_string()).ok().map(|peer| (X_FORWARDED_FOR, peer))
+    }));
+    headers.append(VIA, HeaderValue::from_static("1.1 onceward"));
+    join_cookies(headers);
+}
+
+/// HTTP/2 splits cookies into several lines, which HTTP/1.1 does not allow.
+fn join_cookies(headers: &mut HeaderMap) {
+    let lines = headers.get_all(COOKIE);
+    if lines.iter().nth(1).is_none() {
+        return;
+    }
+    let joined = lines.iter().map(HeaderValue::as_bytes).collect::<Vec<_>>().join(&b"; "[..]);
+    if let Ok(joined) = HeaderValue::from_bytes(&joined) {
+        headers.insert(COOKIE, joined);
+    }
+}
+
+/// What HTTP/1.1 calls itself, whatever version a request came in.
+pub(super) const VERSION: Version = Version::HTTP_11;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn headers(lines: &[(&'static str, &'static str)]) -> HeaderMap {
+        let mut headers = HeaderMap::new();
+        for (name, value) in lines {
+            headers.append(*name, HeaderValue::from_static(value));
+        }
+        headers
+    }
+
+    #[test]
+    fn what_speaks_of_one_connection_is_taken_away_and_so_is_what_connection_names() {
+        let mut found = headers(&[
+            ("connection", "close, X-Secret"),
+            ("connection", "x-other"),
+            ("x-secret", "1"),
+            ("x-other", "1"),
+            ("te", "trailers"),
+            ("keep-alive", "timeout=5"),
+            ("upgrade", "websocket"),
+            ("transfer-encoding", "chunked"),
+            ("proxy-authorization", "x"),
+            ("x-kept", "1"),
+        ]);
+        strip(&mut found);
+        assert_eq!(found, headers(&[("x-kept", "1")]));
+    }
+
+    #[test]
+    fn the_upstream_learns_who_asked_and_the_host_is_always_its_own() {
+        let mut found =
+            headers(&[("host", "evil.example"), ("x-forwarded-for", "10.0.0.1"), ("expect", "100-continue")]);
+        let origin = Origin { peer: Some([192, 0, 2, 7].into()), scheme: "https" };
+        prepare(&mut found, &HeaderValue::from_static("api.internal:3000"), &origin);
+        assert_eq!(
+            found,
+            headers(&[
+                ("host", "api.internal:3000"),
+                ("x-forwarded-for", "10.0.0.1"),
+                ("x-forwarded-for", "192.0.2.7"),
+                ("x-forwarded-host", "evil.example"),
+                ("x-forwarded-proto", "https"),
+                ("via", "1.1 onceward"),
+            ])
+        );
+    }
+
+    #[test]
+    fn cookies_that_http_2_split_are_joined_again() {
+        let mut found = headers(&[("cookie", "a=1"), ("cookie", "b=2")]);
+        join_cookies(&mut found);
+        assert_eq!(found, headers(&[("cookie", "a=1; b=2")]));
+    }
+
+    #[test]
+    fn a_message_asks_for_another_protocol_only_with_both_headers() {
+        assert!(
+            upgrade_of(&headers(&[("connection", "keep-alive, Upgrade"), ("upgrade", "websocket")]))
+                .is_some()
+        );
+        assert!(upgrade_of(&headers(&[("upgrade", "websocket")])).is_none());
+        assert!(upgrade_of(&headers(&[("connection", "upgrade")])).is_none());
+    }
+}

@@ -1,0 +1,118 @@
+//! One connection to the upstream, driven by whoever uses it.
+//!
+//! There is no task per connection: the request that uses a line moves its bytes, and an idle line is looked at when it is
+//! taken out of the pool. So no request waits for another task to be woken, and what is known about a line is known when it
+//! is needed.
+
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Context, Poll};
+
+use http::{Request, Response};
+use hyper::body::Incoming;
+use hyper::client::conn::http1::{self, SendRequest};
+use hyper_util::rt::TokioIo;
+use onceward::time::{Instant, instant};
+
+use super::Sendable;
+use super::error::ProxyError;
+use super::wire::{Gauge, Stream, Wire};
+
+/// What moves a connection's bytes. Hyper's own type for it has no public name.
+type Driver = Pin<Box<dyn Future<Output = Result<(), hyper::Error>> + Send>>;
+
+/// A connection that can take one request at a time.
+pub(super) struct Line<B: Sendable> {
+    sender: SendRequest<B>,
+    driver: Driver,
+    /// Whether the driver has ended; it must not be driven again.
+    over: bool,
+    gauge: Arc<Gauge>,
+    pub(super) idle_since: Instant,
+}
+
+/// What came of sending.
+pub(super) enum Sent<B> {
+    /// The head of an answer.
+    Answered(Response<Incoming>),
+    /// Nothing was sent, and the request is still whole.
+    Returned(Box<Request<B>>, hyper::Error),
+    /// No answer.
+    Failed(ProxyError),
+}
+
+impl<B: Sendable> Line<B> {
+    pub(super) async fn open(stream: Stream) -> Result<Self, ProxyError> {
+        let (wire, gauge) = Wire::new(stream);
+        let (sender, driver) = http1::Builder::new()
+            .handshake(TokioIo::new(wire))
+            .await
+            .map_err(|error| ProxyError::NothingSent { error: error.into() })?;
+        let driver = Box::pin(driver.with_upgrades());
+        Ok(Self { sender, driver, over: false, gauge, idle_since: instant() })
+    }
+
+    /// Whether a request can be sent on it: asks the kernel, because the other side may have closed it a moment ago.
+    pub(super) fn is_usable(&mut self, context: &mut Context<'_>) -> bool {
+        self.gauge.probe();
+        self.drive(context);
+        self.gauge.probed();
+        !self.over && self.sender.is_ready()
+    }
+
+    /// Whether another request may be sent on it later.
+    pub(super) fn is_open(&self) -> bool {
+        !self.over && !self.sender.is_closed()
+    }
+
+    /// Sends a request and waits for the head of its answer.
+    pub(super) async fn send(&mut self, request: Request<B>) -> Sent<B> {
+        // A new line wants its first request only once it was driven.
+        if let Err(error) = std::future::poll_fn(|context| self.poll_ready(context)).await {
+            return Sent::Returned(Box::new(request), error);
+        }
+        let before = self.gauge.written();
+        let mut answer = std::pin::pin!(self.sender.try_send_request(request));
+        let answered = std::future::poll_fn(|context| {
+            self.drive(context);
+            answer.as_mut().poll(context)
+        })
+        .await;
+        match answered {
+            Ok(response) => Sent::Answered(response),
+            Err(mut failed) => {
+                let message = failed.take_message();
+                let error = failed.into_error();
+                match (message, self.gauge.written() == before) {
+                    (Some(request), true) => Sent::Returned(Box::new(request), error),
+                    (None, true) => Sent::Failed(ProxyError::NothingSent { error: error.into() }),
+                    (_, false) => Sent::Failed(ProxyError::Broken { error }),
+                }
+            }
+        }
+    }
+
+    fn poll_ready(&mut self, context: &mut Context<'_>) -> Poll<Result<(), hyper::Error>> {
+        match self.sender.poll_ready(context) {
+            Poll::Pending => {}
+            ready @ Poll::Ready(_) => return ready,
+        }
+        self.drive(context);
+        self.sender.poll_ready(context)
+    }
+
+    /// Moves bytes: sends what is to be sent, reads what has come.
+    pub(super) fn drive(&mut self, context: &mut Context<'_>) {
+        // How it ended is told to whoever waits for the answer or reads its body.
+        self.over = self.over || self.driver.as_mut().poll(context).is_ready();
+    }
+
+    /// Drives a connection that has become something else, until it ends.
+    pub(super) async fn drive_to_the_end(mut self) {
+        if !self.over
+            && let Err(error) = self.driver.as_mut().await
+        {
+            tracing::debug!(%error, "an upgraded connection to the upstream ended");
+        }
+    }
+}

@@ -1,0 +1,214 @@
+//! The proxy: sends a request to the upstream, once, and hands its answer on as it arrives.
+//!
+//! What happens to a request, in order:
+//!
+//! 1. What speaks of the client's connection is taken out of its head; the upstream's own name becomes its `Host`.
+//! 2. It waits until fewer than the limit of requests are with the upstream.
+//! 3. A line from the pool is looked at and taken, or a new one is made. What fails up to here has sent nothing.
+//! 4. A request that works under a claim is not sent any more when half of its lease has passed.
+//! 5. It is sent. A line that turns out to be closed before it took a byte is replaced; after the first byte, whatever
+//!    goes wrong is told as it is, and nothing is sent again.
+//! 6. The answer's body is passed on as it arrives. When it has been read to its end, the line goes back to the pool.
+
+mod body;
+mod connect;
+mod error;
+mod headers;
+mod line;
+mod pool;
+mod upgrade;
+mod wire;
+
+use std::future::Future;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Context, Poll};
+
+use http::uri::{PathAndQuery, Uri};
+use http::{HeaderValue, Method, Request, Response, StatusCode};
+use http_body::Body;
+use onceward::Operation;
+use onceward::time::sleep;
+use tokio::sync::Semaphore;
+use tower_service::Service;
+
+use self::body::Lent;
+pub use self::body::UpstreamBody;
+use self::connect::Connector;
+pub use self::connect::UpstreamError;
+pub use self::error::ProxyError;
+use self::headers::Origin;
+use self::line::{Line, Sent};
+use self::pool::Pool;
+use crate::front::Peer;
+use crate::settings::{Limits, Upstream};
+
+/// A request body that can be sent to the upstream.
+pub trait Sendable:
+    Body<Data: Send, Error: Into<Box<dyn std::error::Error + Send + Sync>>> + Send + 'static
+{
+}
+
+impl<B> Sendable for B where
+    B: Body<Data: Send, Error: Into<Box<dyn std::error::Error + Send + Sync>>> + Send + 'static
+{
+}
+
+/// Sends requests to the upstream.
+pub struct Proxy<B: Sendable> {
+    shared: Arc<Shared<B>>,
+}
+
+struct Shared<B: Sendable> {
+    connector: Connector,
+    pool: Arc<Pool<B>>,
+    /// How many requests may be with the upstream at once.
+    active: Arc<Semaphore>,
+    host: HeaderValue,
+    base_path: Option<PathAndQuery>,
+    limits: Limits,
+}
+
+impl<B: Sendable> Proxy<B> {
+    /// A proxy to one upstream. Must be called within a runtime.
+    pub fn new(upstream: &Upstream, limits: &Limits) -> Result<Self, UpstreamError> {
+        let connector = Connector::new(upstream, limits)?;
+        let most = limits.upstream_connections.min(Semaphore::MAX_PERMITS);
+        let shared = Shared {
+            connector,
+            pool: Pool::new(most, limits.upstream_idle),
+            active: Arc::new(Semaphore::new(most)),
+            // An authority consists of characters that a header can have.
+            host: HeaderValue::from_str(upstream.authority.as_str())
+                .unwrap_or_else(|_| HeaderValue::from_static("")),
+            base_path: upstream.base_path.clone(),
+            limits: limits.clone(),
+        };
+        Ok(Self { shared: Arc::new(shared) })
+    }
+}
+
+impl<B: Sendable> Clone for Proxy<B> {
+    fn clone(&self) -> Self {
+        Self { shared: self.shared.clone() }
+    }
+}
+
+impl<B: Sendable> std::fmt::Debug for Proxy<B> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Proxy").field("host", &self.shared.host).finish_non_exhaustive()
+    }
+}
+
+impl<B: Sendable> Service<Request<B>> for Proxy<B> {
+    type Response = Response<UpstreamBody<B>>;
+    type Error = ProxyError;
+    type Future = Pin<Box<dyn Future<Output = Result<Self::Response, ProxyError>> + Send>>;
+
+    fn poll_ready(&mut self, _: &mut Context<'_>) -> Poll<Result<(), ProxyError>> {
+        Poll::Ready(Ok(()))
+    }
+
+    fn call(&mut self, request: Request<B>) -> Self::Future {
+        let shared = self.shared.clone();
+        let patience = shared.limits.response_timeout;
+        let operation = request.extensions().get::<Operation>().cloned();
+        Box::pin(async move {
+            match operation {
+                // The engine limits how long work under a claim may take.
+                Some(operation) => shared.exchange(request, Some(&operation)).await,
+                None => tokio::select! {
+                    biased;
+                    answered = shared.exchange(request, None) => answered,
+                    () = sleep(patience) => Err(ProxyError::TimedOut { patience }),
+                },
+            }
+        })
+    }
+}
+
+impl<B: Sendable> Shared<B> {
+    async fn exchange(
+        self: Arc<Self>,
+        mut request: Request<B>,
+        operation: Option<&Operation>,
+    ) -> Result<Response<UpstreamBody<B>>, ProxyError> {
+        let upgrade = self.prepare(&mut request, operation)?;
+        // The semaphore is never closed.
+        let permit = self.active.clone().acquire_owned().await.map_err(|_| ProxyError::TooLate)?;
+        let (response, line) = self.send(request, operation).await?;
+        let mut lent = Some(Lent { line, pool: self.pool.clone(), permit });
+        let (mut head, body) = response.into_parts();
+        if head.status == StatusCode::SWITCHING_PROTOCOLS {
+            upgrade::switch(upgrade, &mut head, lent.take())?;
+        } else {
+            headers::strip(&mut head.headers);
+        }
+        Ok(Response::from_parts(head, UpstreamBody::new(body, lent)))
+    }
+
+    /// Turns the client's request into the upstream's.
+    fn prepare(
+        &self,
+        request: &mut Request<B>,
+        operation: Option<&Operation>,
+    ) -> Result<Option<upgrade::Asked>, ProxyError> {
+        // A tunnel to wherever the client likes is not what a gateway is for.
+        if request.method() == Method::CONNECT {
+            return Err(ProxyError::Target);
+        }
+        // An answer in another protocol could not be stored, so keyed requests stay with this one.
+        let upgrade = if operation.is_none() { upgrade::Asked::by(request) } else { None };
+        let peer = request.extensions().get::<Peer>();
+        let origin = Origin {
+            peer: peer.map(|peer| peer.address.ip()),
+            scheme: peer.map_or("http", |peer| peer.scheme.name()),
+        };
+        *request.uri_mut() = self.target(request.uri())?;
+        *request.version_mut() = headers::VERSION;
+        headers::strip(request.headers_mut());
+        headers::prepare(request.headers_mut(), &self.host, &origin);
+        if let Some(upgrade) = &upgrade {
+            upgrade.ask(request.headers_mut());
+        }
+        Ok(upgrade)
+    }
+
+    /// Only path and query are the client's to choose.
+    fn target(&self, uri: &Uri) -> Result<Uri, ProxyError> {
+        let path = uri.path_and_query().map_or("/", PathAndQuery::as_str);
+        let target = match &self.base_path {
+            None => uri.path_and_query().cloned().unwrap_or_else(|| PathAndQuery::from_static("/")),
+            Some(base) => {
+                let joined = format!("{}{path}", base.path().trim_end_matches('/'));
+                PathAndQuery::try_from(joined).map_err(|_| ProxyError::Target)?
+            }
+        };
+        Ok(Uri::from(target))
+    }
+
+    /// Sends the request on a line that takes it.
+    async fn send(
+        &self,
+        mut request: Request<B>,
+        operation: Option<&Operation>,
+    ) -> Result<(Response<hyper::body::Incoming>, Line<B>), ProxyError> {
+        loop {
+            let (mut line, pooled) = match self.pool.take().await {
+                Some(line) => (line, true),
+                None => (Line::open(self.connector.connect().await?).await?, false),
+            };
+            // Connecting takes time, and somebody may soon think that the owner of this claim is dead.
+            if operation.is_some_and(Operation::is_too_late) {
+                return Err(ProxyError::TooLate);
+            }
+            match line.send(request).await {
+                Sent::Answered(response) => return Ok((response, line)),
+                // The pool runs out of such lines, and a new one is tried once.
+                Sent::Returned(returned, _) if pooled => request = *returned,
+                Sent::Returned(_, error) => return Err(ProxyError::NothingSent { error: error.into() }),
+                Sent::Failed(error) => return Err(error),
+            }
+        }
+    }
+}

@@ -1,0 +1,81 @@
+//! Idle lines, the last used first.
+
+use std::collections::VecDeque;
+use std::future::poll_fn;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::task::Poll;
+use std::time::Duration;
+
+use onceward::time::{instant, sleep};
+
+use super::Sendable;
+use super::line::Line;
+
+/// The lines that nobody uses at the moment.
+pub(super) struct Pool<B: Sendable> {
+    idle: Mutex<VecDeque<Line<B>>>,
+    most: usize,
+    longest: Duration,
+}
+
+impl<B: Sendable> Pool<B> {
+    /// `most` lines are kept, each for `longest`. Must be called within a runtime, where old lines are then closed.
+    pub(super) fn new(most: usize, longest: Duration) -> Arc<Self> {
+        let pool = Arc::new(Self { idle: Mutex::default(), most, longest });
+        tokio::spawn(close_old_ones(Arc::downgrade(&pool), longest));
+        pool
+    }
+
+    fn idle(&self) -> MutexGuard<'_, VecDeque<Line<B>>> {
+        // A panic while the lock is held cannot leave half a line.
+        self.idle.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The line that was used last, if it is still open. Those that are not are dropped on the way.
+    pub(super) async fn take(&self) -> Option<Line<B>> {
+        poll_fn(|context| {
+            loop {
+                let Some(mut line) = self.idle().pop_back() else { return Poll::Ready(None) };
+                if instant().duration_since(line.idle_since) < self.longest && line.is_usable(context) {
+                    return Poll::Ready(Some(line));
+                }
+            }
+        })
+        .await
+    }
+
+    /// Takes a line back whose answer was read to its end.
+    pub(super) fn give_back(&self, mut line: Line<B>) {
+        if !line.is_open() {
+            return;
+        }
+        line.idle_since = instant();
+        let mut idle = self.idle();
+        idle.push_back(line);
+        let surplus = if idle.len() > self.most { idle.pop_front() } else { None };
+        drop(idle);
+        drop(surplus);
+    }
+
+    fn close_old(&self) {
+        let now = instant();
+        let mut idle = self.idle();
+        let young = idle.iter().position(|line| now.duration_since(line.idle_since) < self.longest);
+        let old: Vec<Line<B>> = match young {
+            Some(young) => idle.drain(..young).collect(),
+            None => idle.drain(..).collect(),
+        };
+        drop(idle);
+        drop(old);
+    }
+}
+
+async fn close_old_ones<B: Sendable>(pool: Weak<Pool<B>>, every: Duration) {
+    loop {
+        sleep(every).await;
+        match pool.upgrade() {
+            Some(pool) => pool.close_old(),
+            None => return,
+        }
+    }
+}
