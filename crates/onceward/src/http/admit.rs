@@ -10,6 +10,7 @@ use super::header::IDEMPOTENCY_KEY;
 use super::layer::Shared;
 use super::policy::{Flavor, InProgress, KeyRule, Policy};
 use super::problem::{KeyFault, Problem};
+use super::routes::Found;
 use super::text::{members, percent_decode};
 use super::wellknown::{PAGE, STATUS};
 use crate::{Key, Scope};
@@ -17,14 +18,14 @@ use crate::{Key, Scope};
 /// What is to be done with a request.
 #[derive(Debug)]
 pub(super) enum Admission {
-    /// It is not protected.
-    Pass,
+    /// It is not protected. The name is that of its route.
+    Pass(Arc<str>),
     /// It asks for the published policy.
     Page,
     /// It asks after a key of its own.
     Status(Scope, Key),
     /// It cannot be protected, and must not go through.
-    Refuse(Problem, Flavor),
+    Refuse(Problem, Flavor, Arc<str>),
     /// It is protected.
     Protect(Ticket),
 }
@@ -33,7 +34,7 @@ pub(super) enum Admission {
 #[derive(Debug)]
 pub(super) struct Ticket {
     pub policy: Arc<Policy>,
-    pub route: String,
+    pub route: Arc<str>,
     pub scope: Scope,
     pub key: Key,
     /// How long to wait for somebody else's execution.
@@ -50,14 +51,15 @@ pub(super) fn admit(shared: &Shared, request: &request::Parts) -> Admission {
             return status(shared, &request.headers, key);
         }
     }
-    let Some((route, policy)) = shared.routes.find(method, path) else { return Admission::Pass };
-    let refuse = |problem| Admission::Refuse(problem, policy.flavor);
+    let Found { route, policy } = shared.routes.find(method, path);
+    let Some(policy) = policy else { return Admission::Pass(route.clone()) };
+    let refuse = |problem| Admission::Refuse(problem, policy.flavor, route.clone());
     let key = match key_of(&request.headers, policy) {
         Ok(Some(key)) => key,
         Ok(None) => {
             return match policy.key {
                 KeyRule::Required => refuse(Problem::KeyMissing),
-                KeyRule::Optional => Admission::Pass,
+                KeyRule::Optional => Admission::Pass(route.clone()),
             };
         }
         Err(fault) => return refuse(Problem::KeyInvalid(fault)),
@@ -66,7 +68,7 @@ pub(super) fn admit(shared: &Shared, request: &request::Parts) -> Admission {
         Ok(scope) => Admission::Protect(Ticket {
             attach: attach(policy, &request.headers),
             policy: policy.clone(),
-            route: route.to_owned(),
+            route: route.clone(),
             scope,
             key,
         }),
@@ -100,11 +102,11 @@ fn attach(policy: &Policy, headers: &HeaderMap) -> Duration {
 
 /// Whoever asks after a key shows whose it is, as with every other request. What is no key was never used.
 fn status(shared: &Shared, headers: &HeaderMap, key: &str) -> Admission {
-    let refuse = |problem| Admission::Refuse(problem, Flavor::Ietf);
+    let refuse = |problem| Admission::Refuse(problem, Flavor::Ietf, shared.routes.no_name().clone());
     let scope = match shared.scope.scope_of(headers, shared.engine.secret()) {
         Ok(scope) => scope,
         Err(missing) => return refuse(Problem::ScopeMissing(missing)),
     };
-    let key = String::from_utf8(percent_decode(key)).ok().and_then(|key| Key::new(&key).ok());
+    let key = String::from_utf8(percent_decode(key).into_owned()).ok().and_then(|key| Key::new(&key).ok());
     key.map_or_else(|| refuse(Problem::KeyNotFound), |key| Admission::Status(scope, key))
 }

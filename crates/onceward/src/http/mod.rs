@@ -14,6 +14,8 @@
 //!    up to a limit, and [classified](Class): completed, retryable or unknown.
 //! 9. The outcome is stored. Only when that is durable does the first byte go to the client.
 //!
+//! Every response has [`Handled`] among its extensions, which tells which of these it was.
+//!
 //! ```
 //! use std::sync::Arc;
 //! use std::sync::atomic::{AtomicU32, Ordering};
@@ -57,6 +59,7 @@ mod body;
 mod classify;
 mod exchange;
 mod future;
+mod handled;
 mod layer;
 mod policy;
 mod problem;
@@ -70,6 +73,7 @@ mod wellknown;
 pub use self::body::Body;
 pub use self::classify::{Class, Failure, OnError, Unsure};
 pub use self::future::ResponseFuture;
+pub use self::handled::{Handled, How};
 pub use self::layer::{IdempotencyLayer, LayerError};
 pub use self::policy::{Flavor, InProgress, KeyRule, Policy, PolicyError, SetCookie, StoreDown};
 pub use self::problem::{Answerless, KeyFault, NextAction, Problem, Told};

@@ -311,6 +311,11 @@ impl Problem {
         }
     }
 
+    /// Tells programs what happened, the same in every flavour.
+    pub fn code(&self) -> &'static str {
+        self.told(Flavor::Ietf).code
+    }
+
     /// What an engine's refusal is to a client.
     pub(super) fn of(refusal: Refusal) -> Self {
         match refusal {

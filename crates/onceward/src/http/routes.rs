@@ -25,6 +25,18 @@ use super::text::percent_decode;
 pub struct Routes {
     routes: Vec<Route>,
     default: Arc<Policy>,
+    /// Names are shared, so that telling one costs nothing.
+    default_name: Arc<str>,
+    no_name: Arc<str>,
+}
+
+/// What a request is under.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Found<'a> {
+    /// The route's name; empty where none matches.
+    pub route: &'a Arc<str>,
+    /// Nothing where the request is not protected.
+    pub policy: Option<&'a Arc<Policy>>,
 }
 
 /// A pattern and what is under it.
@@ -36,7 +48,7 @@ struct Route {
 
 #[derive(Debug, Clone)]
 struct Pattern {
-    text: Box<str>,
+    text: Arc<str>,
     method: Option<Method>,
     segments: Vec<Segment>,
     tail: Tail,
@@ -82,7 +94,12 @@ impl Routes {
     /// Everything is under one policy.
     pub fn new(default: Policy) -> Result<Self, RoutesError> {
         checked(DEFAULT_ROUTE, &default)?;
-        Ok(Self { routes: Vec::new(), default: Arc::new(default) })
+        Ok(Self {
+            routes: Vec::new(),
+            default: Arc::new(default),
+            default_name: DEFAULT_ROUTE.into(),
+            no_name: "".into(),
+        })
     }
 
     /// Adds a route after those that are there.
@@ -98,21 +115,28 @@ impl Routes {
         Ok(self)
     }
 
-    /// The route's name and policy; nothing where the request is not protected.
-    pub(super) fn find(&self, method: &Method, path: &str) -> Option<(&str, &Arc<Policy>)> {
+    /// The route's name and policy.
+    pub(super) fn find(&self, method: &Method, path: &str) -> Found<'_> {
         for route in self.routes.iter().filter(|route| route.pattern.accepts(path)) {
-            match (&route.pattern.method, &route.policy) {
-                (Some(named), policy) if named == method => {
-                    return policy.as_ref().map(|policy| (&*route.pattern.text, policy));
-                }
-                (None, None) => return None,
-                (None, Some(policy)) if policy.methods.contains(method) => {
-                    return Some((&route.pattern.text, policy));
-                }
-                (Some(_), _) | (None, Some(_)) => {}
+            let listed = match (&route.pattern.method, &route.policy) {
+                (Some(named), _) => named == method,
+                (None, Some(policy)) => policy.methods.contains(method),
+                (None, None) => true,
+            };
+            if listed {
+                return Found { route: &route.pattern.text, policy: route.policy.as_ref() };
             }
         }
-        self.default.methods.contains(method).then_some((DEFAULT_ROUTE, &self.default))
+        if self.default.methods.contains(method) {
+            Found { route: &self.default_name, policy: Some(&self.default) }
+        } else {
+            Found { route: &self.no_name, policy: None }
+        }
+    }
+
+    /// The name of what is under no route.
+    pub(super) fn no_name(&self) -> &Arc<str> {
+        &self.no_name
     }
 
     /// Every protected route with its name, the default last.
@@ -176,7 +200,7 @@ impl Segment {
             Some(name) if !name.is_empty() && !name.contains(['{', '}', '*']) => Some(Self::Any),
             Some(_) => None,
             None if text.contains(['{', '}', '*']) => None,
-            None => Some(Self::Literal(percent_decode(text).into())),
+            None => Some(Self::Literal(percent_decode(text).into_owned().into())),
         }
     }
 }
@@ -186,7 +210,8 @@ mod tests {
     use super::*;
 
     fn found(routes: &Routes, method: &Method, path: &str) -> Option<String> {
-        routes.find(method, path).map(|(name, _)| name.to_owned())
+        let Found { route, policy } = routes.find(method, path);
+        policy.map(|_| route.to_string())
     }
 
     #[test]

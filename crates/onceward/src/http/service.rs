@@ -13,6 +13,7 @@ use super::body::{Body, Drained, Whole, drain};
 use super::classify::{OnError, Unsure};
 use super::exchange::Exchange;
 use super::future::ResponseFuture;
+use super::handled::{Handled, How};
 use super::header::OPERATION_HEADERS;
 use super::layer::Shared;
 use super::policy::Flavor;
@@ -67,20 +68,21 @@ where
         let shared = self.shared.clone();
         let (parts, body) = request.into_parts();
         match admit(&shared, &parts) {
-            Admission::Pass => {
+            Admission::Pass(route) => {
                 let request = Request::from_parts(parts, Body::passed(body));
-                ResponseFuture::passed(ready.call(request))
+                ResponseFuture::passed(ready.call(request), Handled::new(&route, How::Passed))
             }
-            Admission::Page => {
+            Admission::Page => ResponseFuture::handled(Box::pin(async move {
                 let page = wellknown::page(&shared.routes, &shared.links, &parts.headers);
-                ResponseFuture::handled(Box::pin(async move { Ok(page.map(Body::whole)) }))
-            }
+                Ok(published(&shared).mark(page.map(Body::whole)))
+            })),
             Admission::Status(scope, key) => ResponseFuture::handled(Box::pin(async move {
                 Ok(status(&shared, &scope, &key).await.map(Body::whole))
             })),
-            Admission::Refuse(problem, flavor) => ResponseFuture::handled(Box::pin(async move {
+            Admission::Refuse(problem, flavor, route) => ResponseFuture::handled(Box::pin(async move {
                 let response = problem.response(flavor, &shared.links);
-                Ok(refused(response, &Request::from_parts(parts, ()), body).await.map(Body::whole))
+                let response = refused(response, &Request::from_parts(parts, ()), body).await;
+                Ok(Handled::new(&route, How::Refused(problem.code())).mark(response.map(Body::whole)))
             })),
             Admission::Protect(ticket) => {
                 let exchange = Exchange { shared, on_error: self.on_error.clone(), ticket: Arc::new(ticket) };
@@ -94,12 +96,18 @@ where
     }
 }
 
+fn published(shared: &Shared) -> Handled {
+    Handled::new(shared.routes.no_name(), How::Published)
+}
+
 async fn status(shared: &Shared, scope: &Scope, key: &Key) -> Response<Whole> {
-    match shared.engine.look_up(scope, key).await {
-        Ok(Some(record)) => wellknown::status(&record),
-        Ok(None) => Problem::KeyNotFound.response(Flavor::Ietf, &shared.links),
-        Err(_) => Problem::StoreUnavailable.response(Flavor::Ietf, &shared.links),
-    }
+    let problem = match shared.engine.look_up(scope, key).await {
+        Ok(Some(record)) => return published(shared).mark(wellknown::status(&record)),
+        Ok(None) => Problem::KeyNotFound,
+        Err(_) => Problem::StoreUnavailable,
+    };
+    let how = How::Refused(problem.code());
+    Handled::new(shared.routes.no_name(), how).mark(problem.response(Flavor::Ietf, &shared.links))
 }
 
 /// A refusal of a request whose body nobody has read. What is left of it must not be taken for the next request.

@@ -6,6 +6,7 @@ mod contract;
 mod doors;
 mod execution;
 mod fault;
+mod handled;
 mod keys;
 mod protocol_doc;
 mod replies;
@@ -20,7 +21,7 @@ use std::time::Duration;
 use bytes::Bytes;
 use http::{HeaderMap, Request};
 use http_body_util::{BodyExt as _, Full};
-use onceward::http::{Failure, IdempotencyLayer, Policy, Routes, ScopeRules};
+use onceward::http::{Failure, Handled, IdempotencyLayer, Policy, Routes, ScopeRules};
 use onceward::store::Store;
 use onceward::{Engine, EngineOptions, Identity, Instance, MemoryStore, Timestamp};
 use onceward_testkit::VirtualClock;
@@ -46,6 +47,7 @@ struct Got {
     headers: HeaderMap,
     body: Bytes,
     trailers: Option<HeaderMap>,
+    handled: Handled,
 }
 
 impl Got {
@@ -110,7 +112,15 @@ impl World {
         let (parts, body) = service.oneshot(request).await.unwrap().into_parts();
         let body = body.collect().await.unwrap();
         let trailers = body.trailers().cloned();
-        Got { status: parts.status.as_u16(), headers: parts.headers, body: body.to_bytes(), trailers }
+        // Every response says what became of its request.
+        let handled = parts.extensions.get::<Handled>().unwrap().clone();
+        Got {
+            status: parts.status.as_u16(),
+            headers: parts.headers,
+            body: body.to_bytes(),
+            trailers,
+            handled,
+        }
     }
 
     fn ledger(&self) -> u64 {
