@@ -51,7 +51,7 @@ pub(super) fn admit(shared: &Shared, request: &request::Parts) -> Admission {
             return status(shared, &request.headers, key);
         }
     }
-    let Found { route, policy } = shared.routes.find(method, path);
+    let Found { route, policy, .. } = shared.routes.find(method, path);
     let Some(policy) = policy else { return Admission::Pass(route.clone()) };
     let refuse = |problem| Admission::Refuse(problem, policy.flavor, route.clone());
     let key = match key_of(&request.headers, policy) {

@@ -61,6 +61,7 @@ mod exchange;
 mod future;
 mod handled;
 mod layer;
+mod path;
 mod policy;
 mod problem;
 mod reply;
