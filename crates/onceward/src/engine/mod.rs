@@ -358,6 +358,12 @@ impl Engine {
         self.inner.identity.secret()
     }
 
+    /// Tells the observer what a door saw.
+    #[cfg(feature = "http")]
+    pub(crate) fn note(&self, route: &str, id: RecordId, what: Observation) {
+        self.inner.observe(route, id, what);
+    }
+
     /// The id of a key in a scope.
     #[cfg(feature = "http")]
     pub(crate) fn id_of(&self, scope: &crate::Scope, key: &crate::Key) -> RecordId {

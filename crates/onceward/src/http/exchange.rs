@@ -13,21 +13,30 @@ use super::body::{Body, Read, Whole, read};
 use super::classify::{Class, Failure, OnError};
 use super::handled::{Handled, How};
 use super::header::{ATTEMPT, FENCE, OPERATION, RECOVERY_POINT, STORE};
+use super::held::Drawn;
 use super::layer::Shared;
 use super::policy::{InProgress, KeyRule, StoreDown};
 use super::problem::{Answerless, Problem};
 use super::reply::{self, Unstored};
+use super::suspicion::is_suspicious;
 use super::text::percent_encode;
 use crate::fingerprint::{Headers, Parts};
 use crate::store::StoreError;
 use crate::time::sleep;
-use crate::{Claim, EngineError, Operation, Outcome, Ran, Reply};
+use crate::{Claim, EngineError, Observation, Operation, Outcome, Ran, RecordId, Reply};
 
 /// Everything that one protected request needs besides itself.
 pub(super) struct Exchange<C> {
     pub shared: Arc<Shared>,
     pub on_error: Arc<C>,
     pub ticket: Arc<Ticket>,
+}
+
+impl<C> Clone for Exchange<C> {
+    fn clone(&self) -> Self {
+        let Self { shared, on_error, ticket } = self;
+        Self { shared: shared.clone(), on_error: on_error.clone(), ticket: ticket.clone() }
+    }
 }
 
 /// An answer, and what it says about the request.
@@ -86,27 +95,20 @@ impl<C> Exchange<C> {
         R: HttpBody + Send + 'static,
     {
         let whole = |(response, how): Answered| Ok((response.map(Body::whole), how));
-        let policy = &self.ticket.policy;
-        let body = match read(body, policy.max_request_body).await {
-            Read::Whole(body) => body,
-            Read::TooLarge => {
-                let limit = policy.max_request_body;
-                return whole(self.unread(parts.version, Problem::RequestTooLarge { limit }));
-            }
-            Read::Broken => return whole(self.unread(parts.version, Problem::RequestBroken)),
+        let mut drawn = self.shared.room.open();
+        let body = match self.read(body, &mut drawn).await {
+            Ok(body) => body,
+            Err(problem) => return whole(self.unread(parts.version, problem)),
         };
         let Some(claim) = self.claim(&parts, &body) else {
             return whole(self.refused(&Problem::StoreUnavailable));
         };
-        let envelope = Arc::new(Envelope(Mutex::new(Some(Request::from_parts(parts, Body::whole(body))))));
+        let request = Request::from_parts(parts, Body::held(body, drawn));
+        let envelope = Arc::new(Envelope(Mutex::new(Some(request))));
         let sight = Arc::new(Sight::default());
         let work = {
             let (envelope, sight, inner) = (envelope.clone(), sight.clone(), inner.clone());
-            let exchange = Self {
-                shared: self.shared.clone(),
-                on_error: self.on_error.clone(),
-                ticket: self.ticket.clone(),
-            };
+            let exchange = self.clone();
             move |operation| async move {
                 let panics = Panics(sight.clone());
                 let outcome = exchange.execute(inner, &operation, &envelope, &sight).await;
@@ -131,7 +133,27 @@ impl<C> Exchange<C> {
         }
     }
 
-    fn claim(&self, parts: &request::Parts, body: &Whole) -> Option<Claim> {
+    /// The request's body, in time and within limits. Nothing is reserved before it is there.
+    async fn read<B: HttpBody>(&self, body: B, drawn: &mut Drawn) -> Result<Whole, Problem> {
+        let (limit, patience) = (self.ticket.policy.max_request_body, self.shared.body_patience);
+        let read = tokio::select! {
+            biased;
+            read = read(body, limit, drawn) => read,
+            () = sleep(patience) => return Err(Problem::RequestSlow { patience }),
+        };
+        match read {
+            Read::Whole(body) => Ok(body),
+            Read::TooLarge => Err(Problem::RequestTooLarge { limit }),
+            Read::Broken => Err(Problem::RequestBroken),
+            Read::NoRoom => Err(Problem::NoRoom),
+        }
+    }
+
+    pub(super) fn note(&self, id: RecordId, what: Observation) {
+        self.shared.engine.note(&self.ticket.route, id, what);
+    }
+
+    pub(super) fn claim(&self, parts: &request::Parts, body: &Whole) -> Option<Claim> {
         let Ticket { policy, route, scope, key, attach } = &*self.ticket;
         let fingerprint = policy.fingerprint.fingerprint(&Parts {
             method: parts.method.as_str(),
@@ -242,6 +264,9 @@ impl<C> Exchange<C> {
         R: HttpBody,
     {
         let policy = &self.ticket.policy;
+        if is_suspicious(&self.ticket.key) {
+            self.note(operation.id(), Observation::SuspiciousKey);
+        }
         // Half a lease after the claim nothing is sent any more: somebody may soon think that this one is dead.
         let latest = policy.lease / 2;
         let ready = tokio::select! {
@@ -280,8 +305,8 @@ impl<C> Exchange<C> {
             sight.put(Seen::Unsure(parts.status));
             return Outcome::Unknown(why);
         }
-        match (read(body, policy.max_response_body).await, class) {
-            (Read::Broken, _) => sight.answerless(Answerless::Broken, "the answer broke off"),
+        match (read(body, policy.max_response_body, &mut Drawn::default()).await, class) {
+            (Read::Broken | Read::NoRoom, _) => sight.answerless(Answerless::Broken, "the answer broke off"),
             (Read::Whole(body), _) if is_cut_short(method, &parts, &body) => {
                 sight.answerless(Answerless::Broken, "the answer is shorter or longer than it said")
             }

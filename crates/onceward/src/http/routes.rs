@@ -6,7 +6,7 @@ use std::sync::Arc;
 use ::http::Method;
 
 use super::path::{Reading, Readings};
-use super::policy::{KeyRule, Policy, PolicyError};
+use super::policy::{KeyRule, Mode, Policy, PolicyError};
 use super::text::percent_decode;
 
 /// A table of routes; the first match wins, and what matches none is under the default policy.
@@ -48,16 +48,18 @@ pub(super) struct Found<'a> {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 enum Strictness {
     Open,
+    Observed,
     Keyed,
     KeyRequired,
 }
 
 impl Found<'_> {
     fn strictness(&self) -> Strictness {
-        match self.policy.map(|policy| policy.key) {
+        match self.policy.map(|policy| (policy.mode, policy.key)) {
             None => Strictness::Open,
-            Some(KeyRule::Optional) => Strictness::Keyed,
-            Some(KeyRule::Required) => Strictness::KeyRequired,
+            Some((Mode::Observe, _)) => Strictness::Observed,
+            Some((Mode::Enforce, KeyRule::Optional)) => Strictness::Keyed,
+            Some((Mode::Enforce, KeyRule::Required)) => Strictness::KeyRequired,
         }
     }
 }

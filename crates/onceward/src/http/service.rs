@@ -18,7 +18,7 @@ use super::header::OPERATION_HEADERS;
 use super::layer::Shared;
 use super::policy::Flavor;
 use super::problem::Problem;
-use super::wellknown;
+use super::{shadow, wellknown};
 use crate::{Key, Scope};
 
 /// A service whose retried writes happen once. Made by [`IdempotencyLayer`](super::IdempotencyLayer).
@@ -68,9 +68,18 @@ where
         let shared = self.shared.clone();
         let (parts, body) = request.into_parts();
         match admit(&shared, &parts) {
-            Admission::Pass(route) => {
+            Admission::Pass(route, how) => {
                 let request = Request::from_parts(parts, Body::passed(body));
-                ResponseFuture::passed(ready.call(request), Handled::new(&route, How::Passed))
+                ResponseFuture::passed(ready.call(request), Handled::new(&route, how))
+            }
+            Admission::Observe(ticket) => {
+                let handled = Handled::new(&ticket.route, How::Observed);
+                let exchange = Exchange { shared, on_error: self.on_error.clone(), ticket: Arc::new(ticket) };
+                let (body, shadow) = shadow::observe(exchange, &parts, body);
+                let answer = shadow.watch(ready.call(Request::from_parts(parts, body)));
+                ResponseFuture::handled(Box::pin(
+                    async move { Ok(handled.mark(answer.await?.map(Body::passed))) },
+                ))
             }
             Admission::Page => ResponseFuture::handled(Box::pin(async move {
                 let page = wellknown::page(&shared.routes, &shared.links, &parts.headers);

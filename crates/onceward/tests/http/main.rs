@@ -3,13 +3,16 @@
 
 mod bodies;
 mod contract;
+mod counted;
 mod doors;
 mod execution;
 mod fault;
 mod handled;
 mod keys;
+mod observe;
 mod protocol_doc;
 mod replies;
+mod room;
 mod tenants;
 mod upstream;
 mod wellknown;
@@ -92,9 +95,13 @@ async fn world(policy: Policy) -> World {
 }
 
 async fn world_on(store: impl Store, policy: Policy) -> World {
+    world_with(store, options(), policy).await
+}
+
+async fn world_with(store: impl Store, options: EngineOptions, policy: Policy) -> World {
     let scope = ScopeRules::parse(["header:x-tenant"]).unwrap();
     let identity = Identity::new("tests", &scope.to_string()).unwrap();
-    let engine = Engine::open(Arc::new(store), identity, options()).await.unwrap();
+    let engine = Engine::open(Arc::new(store), identity, options).await.unwrap();
     World { engine, routes: Routes::new(policy).unwrap(), scope, upstream: Upstream::default() }
 }
 
