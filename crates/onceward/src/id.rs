@@ -16,6 +16,10 @@ impl RecordId {
     /// Where a store's own identity is remembered. No key hashes here but by a 2⁻¹²⁸ accident.
     pub(crate) const IDENTITY: Self = Self([0; 16]);
 
+    /// What is told where there is no operation. The store's own note is none either.
+    #[cfg(feature = "http")]
+    pub(crate) const NONE: Self = Self::IDENTITY;
+
     /// An id from its bytes.
     pub const fn from_bytes(bytes: [u8; 16]) -> Self {
         Self(bytes)

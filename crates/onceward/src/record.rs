@@ -10,6 +10,7 @@ use serde::{Deserialize, Serialize};
 use crate::claim::Claim;
 use crate::event::{Moment, Refusal, Resolution};
 use crate::outcome::{Evidence, RecoveryPoint, Reply, Verdict};
+use crate::scope::SHADOW;
 use crate::{Fingerprint, OwnerToken, ProfileId, Timestamp};
 
 /// Names one tenure of execution. Every write of an owner must present it.
@@ -146,6 +147,13 @@ pub struct Subject {
     pub key: String,
     /// The route or the kind of work, for metrics and lists.
     pub route: String,
+}
+
+impl Subject {
+    /// Whether this is no operation but the shadow of one, on a route that only observes: nobody has to find out about it.
+    pub fn is_shadow(&self) -> bool {
+        self.scope.starts_with(SHADOW)
+    }
 }
 
 impl fmt::Debug for Subject {

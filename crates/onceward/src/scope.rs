@@ -15,6 +15,9 @@ use std::fmt;
 #[derive(Clone, PartialEq, Eq, Hash)]
 pub struct Scope(Box<str>);
 
+/// What the scope of an observed operation begins with.
+pub(crate) const SHADOW: &str = "%shadow,";
+
 /// A scope that cannot be used.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum ScopeError {
@@ -70,6 +73,12 @@ impl Scope {
         Ok(Self(text.into()))
     }
 
+    /// The same tenant in the domain of routes that only observe. No parts make such a text, because `%` is escaped in them.
+    #[cfg(feature = "http")]
+    pub(crate) fn shadow(&self) -> Self {
+        Self(format!("{SHADOW}{}", self.0).into())
+    }
+
     /// The parts, escaped and joined with commas.
     pub fn as_str(&self) -> &str {
         &self.0
@@ -94,6 +103,14 @@ mod tests {
             Scope::new(&"x".repeat(Scope::MAX_BYTES + 1)),
             Err(ScopeError::TooLong { found: Scope::MAX_BYTES + 1 })
         );
+    }
+
+    #[cfg(feature = "http")]
+    #[test]
+    fn no_parts_make_the_scope_of_a_shadow() {
+        let shadow = Scope::new("acme").unwrap().shadow();
+        assert_ne!(shadow, Scope::from_parts(["%shadow", "acme"]).unwrap());
+        assert_ne!(shadow, Scope::new("%shadow,acme").unwrap());
     }
 
     #[test]

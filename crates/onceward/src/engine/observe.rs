@@ -4,7 +4,7 @@ use crate::RecordId;
 
 /// Hears of everything that an engine does. Must not block.
 pub trait Observer: Send + Sync + 'static {
-    /// Something happened on a route.
+    /// Something happened on a route. The id is all zeros where there is no operation.
     fn observe(&self, route: &str, id: RecordId, what: Observation);
 }
 
@@ -61,6 +61,14 @@ pub enum Observation {
     StoreError,
     /// The store's clock runs ahead of elapsed time: expiry is suspended.
     ExpirySuspended,
+    /// A request lacks the key that its route requires.
+    KeyMissing,
+    /// A request's key cannot be used.
+    KeyInvalid,
+    /// It cannot be told whose key it is.
+    ScopeMissing,
+    /// An execution began under a key that is short, or looks like an e-mail address or a telephone number.
+    SuspiciousKey,
 }
 
 /// Logs what is out of the ordinary.
@@ -93,7 +101,11 @@ impl Observer for Traced {
             | Observation::Completed
             | Observation::Released
             | Observation::GivenBack
-            | Observation::AttachWoken => tracing::trace!(route, %id, ?what),
+            | Observation::AttachWoken
+            | Observation::KeyMissing
+            | Observation::KeyInvalid
+            | Observation::ScopeMissing
+            | Observation::SuspiciousKey => tracing::trace!(route, %id, ?what),
         }
     }
 }

@@ -6,25 +6,29 @@ use std::time::Duration;
 use ::http::header::CONNECTION;
 use ::http::{HeaderMap, HeaderName, Method, request};
 
+use super::handled::How;
 use super::header::IDEMPOTENCY_KEY;
 use super::layer::Shared;
-use super::policy::{Flavor, InProgress, KeyRule, Policy};
+use super::policy::{Flavor, InProgress, KeyRule, Mode, Policy};
 use super::problem::{KeyFault, Problem};
+use super::routes::Found;
 use super::text::{members, percent_decode};
 use super::wellknown::{PAGE, STATUS};
-use crate::{Key, Scope};
+use crate::{Key, Observation, RecordId, Scope};
 
 /// What is to be done with a request.
 #[derive(Debug)]
 pub(super) enum Admission {
-    /// It is not protected.
-    Pass,
+    /// It is not protected. The name is that of its route.
+    Pass(Arc<str>, How),
+    /// It goes through, and what would have been done with it is counted.
+    Observe(Ticket),
     /// It asks for the published policy.
     Page,
     /// It asks after a key of its own.
     Status(Scope, Key),
     /// It cannot be protected, and must not go through.
-    Refuse(Problem, Flavor),
+    Refuse(Problem, Flavor, Arc<str>),
     /// It is protected.
     Protect(Ticket),
 }
@@ -33,7 +37,7 @@ pub(super) enum Admission {
 #[derive(Debug)]
 pub(super) struct Ticket {
     pub policy: Arc<Policy>,
-    pub route: String,
+    pub route: Arc<str>,
     pub scope: Scope,
     pub key: Key,
     /// How long to wait for somebody else's execution.
@@ -50,28 +54,45 @@ pub(super) fn admit(shared: &Shared, request: &request::Parts) -> Admission {
             return status(shared, &request.headers, key);
         }
     }
-    let Some((route, policy)) = shared.routes.find(method, path) else { return Admission::Pass };
-    let refuse = |problem| Admission::Refuse(problem, policy.flavor);
-    let key = match key_of(&request.headers, policy) {
-        Ok(Some(key)) => key,
-        Ok(None) => {
-            return match policy.key {
-                KeyRule::Required => refuse(Problem::KeyMissing),
-                KeyRule::Optional => Admission::Pass,
-            };
+    let Found { route, policy, .. } = shared.routes.find(method, path);
+    let Some(policy) = policy else { return Admission::Pass(route.clone(), How::Passed) };
+    match (ticket(shared, &request.headers, (route, policy)), policy.mode) {
+        (Ok(None), _) => Admission::Pass(route.clone(), How::Passed),
+        (Ok(Some(ticket)), Mode::Enforce) => Admission::Protect(ticket),
+        (Ok(Some(ticket)), Mode::Observe) => Admission::Observe(ticket),
+        (Err((problem, what)), mode) => {
+            shared.engine.note(route, RecordId::NONE, what);
+            match mode {
+                Mode::Enforce => Admission::Refuse(problem, policy.flavor, route.clone()),
+                Mode::Observe => Admission::Pass(route.clone(), How::Observed),
+            }
         }
-        Err(fault) => return refuse(Problem::KeyInvalid(fault)),
-    };
-    match shared.scope.scope_of(&request.headers, shared.engine.secret()) {
-        Ok(scope) => Admission::Protect(Ticket {
-            attach: attach(policy, &request.headers),
-            policy: policy.clone(),
-            route: route.to_owned(),
-            scope,
-            key,
-        }),
-        Err(missing) => refuse(Problem::ScopeMissing(missing)),
     }
+}
+
+/// Nothing for a request without a key where none is required.
+fn ticket(
+    shared: &Shared,
+    headers: &HeaderMap,
+    (route, policy): (&Arc<str>, &Arc<Policy>),
+) -> Result<Option<Ticket>, (Problem, Observation)> {
+    let key = match (key_of(headers, policy), policy.key) {
+        (Ok(Some(key)), _) => key,
+        (Ok(None), KeyRule::Optional) => return Ok(None),
+        (Ok(None), KeyRule::Required) => return Err((Problem::KeyMissing, Observation::KeyMissing)),
+        (Err(fault), _) => return Err((Problem::KeyInvalid(fault), Observation::KeyInvalid)),
+    };
+    let scope = shared
+        .scope
+        .scope_of(headers, shared.engine.secret())
+        .map_err(|missing| (Problem::ScopeMissing(missing), Observation::ScopeMissing))?;
+    let scope = match policy.mode {
+        Mode::Enforce => scope,
+        // Where no protected operation can meet it.
+        Mode::Observe => scope.shadow(),
+    };
+    let attach = attach(policy, headers);
+    Ok(Some(Ticket { policy: policy.clone(), route: route.clone(), scope, key, attach }))
 }
 
 fn key_of(headers: &HeaderMap, policy: &Policy) -> Result<Option<Key>, KeyFault> {
@@ -91,6 +112,10 @@ fn attach(policy: &Policy, headers: &HeaderMap) -> Duration {
         let seconds = value.trim().trim_matches('"').parse::<u64>().ok()?;
         name.trim().eq_ignore_ascii_case("wait").then(|| Duration::from_secs(seconds))
     });
+    if policy.mode == Mode::Observe {
+        // Nobody waits for a shadow.
+        return Duration::ZERO;
+    }
     match (asked, policy.in_progress) {
         (Some(asked), _) => asked.min(policy.wait),
         (None, InProgress::Wait) => policy.wait,
@@ -100,11 +125,11 @@ fn attach(policy: &Policy, headers: &HeaderMap) -> Duration {
 
 /// Whoever asks after a key shows whose it is, as with every other request. What is no key was never used.
 fn status(shared: &Shared, headers: &HeaderMap, key: &str) -> Admission {
-    let refuse = |problem| Admission::Refuse(problem, Flavor::Ietf);
+    let refuse = |problem| Admission::Refuse(problem, Flavor::Ietf, shared.routes.no_name().clone());
     let scope = match shared.scope.scope_of(headers, shared.engine.secret()) {
         Ok(scope) => scope,
         Err(missing) => return refuse(Problem::ScopeMissing(missing)),
     };
-    let key = String::from_utf8(percent_decode(key)).ok().and_then(|key| Key::new(&key).ok());
+    let key = String::from_utf8(percent_decode(key).into_owned()).ok().and_then(|key| Key::new(&key).ok());
     key.map_or_else(|| refuse(Problem::KeyNotFound), |key| Admission::Status(scope, key))
 }

@@ -7,7 +7,9 @@ use std::time::Duration;
 use ::http::HeaderMap;
 use bytes::{Buf, Bytes, BytesMut};
 use http_body::{Body as HttpBody, Frame, SizeHint};
+use tokio::sync::oneshot;
 
+use super::held::Drawn;
 use crate::time::sleep;
 
 /// A refusal reads this much of a body that nobody wants, so that the connection can be used again. It is what arrives
@@ -31,8 +33,9 @@ pin_project_lite::pin_project! {
     #[project = KindProjected]
     #[derive(Debug)]
     enum Kind<B> {
-        Whole { data: Bytes, trailers: Option<HeaderMap> },
+        Whole { data: Bytes, trailers: Option<HeaderMap>, drawn: Drawn },
         Passed { #[pin] body: B },
+        Copied { #[pin] body: B, copied: Copied },
     }
 }
 
@@ -42,7 +45,67 @@ impl<B> Body<B> {
     }
 
     pub(super) fn whole(whole: Whole) -> Self {
-        Self { kind: Kind::Whole { data: whole.data, trailers: whole.trailers } }
+        Self::held(whole, Drawn::default())
+    }
+
+    /// A request's body, with the room that it takes until it is sent or dropped.
+    pub(super) fn held(whole: Whole, drawn: Drawn) -> Self {
+        Self { kind: Kind::Whole { data: whole.data, trailers: whole.trailers, drawn } }
+    }
+}
+
+impl<B: HttpBody> Body<B> {
+    /// Passes through, and is copied on the way.
+    pub(super) fn copied(body: B, mut copied: Copied) -> Self {
+        if body.is_end_stream() {
+            copied.end();
+        }
+        Self { kind: Kind::Copied { body, copied } }
+    }
+}
+
+/// The copy of a body that passes through. It is handed over at its end, and forgotten where it breaks off or does not fit.
+#[derive(Debug)]
+pub(super) struct Copied {
+    pieces: Vec<Bytes>,
+    limit: usize,
+    bytes: usize,
+    drawn: Drawn,
+    whole: Option<oneshot::Sender<(Whole, Drawn)>>,
+}
+
+impl Copied {
+    pub(super) fn new(limit: usize, drawn: Drawn, whole: oneshot::Sender<(Whole, Drawn)>) -> Self {
+        Self { pieces: Vec::new(), limit, bytes: 0, drawn, whole: Some(whole) }
+    }
+
+    fn add(&mut self, data: &Bytes) {
+        if self.whole.is_none() {
+            return;
+        }
+        self.bytes = self.bytes.saturating_add(data.len());
+        if self.bytes > self.limit || self.drawn.reach(self.bytes).is_err() {
+            return self.forget();
+        }
+        self.pieces.push(data.clone());
+    }
+
+    fn forget(&mut self) {
+        self.whole = None;
+        self.pieces = Vec::new();
+        self.drawn = Drawn::default();
+    }
+
+    fn end(&mut self) {
+        if let Some(whole) = self.whole.take() {
+            let data = match &self.pieces[..] {
+                [only] => only.clone(),
+                pieces => pieces.concat().into(),
+            };
+            self.pieces = Vec::new();
+            // Whoever wanted it may be gone.
+            drop(whole.send((data.into(), std::mem::take(&mut self.drawn))));
+        }
     }
 }
 
@@ -68,7 +131,7 @@ impl<B: HttpBody> HttpBody for Body<B> {
         context: &mut Context<'_>,
     ) -> Poll<Option<Result<Frame<Bytes>, B::Error>>> {
         match self.project().kind.project() {
-            KindProjected::Whole { data, trailers } => Poll::Ready(if data.has_remaining() {
+            KindProjected::Whole { data, trailers, .. } => Poll::Ready(if data.has_remaining() {
                 Some(Ok(Frame::data(std::mem::take(data))))
             } else {
                 trailers.take().map(|trailers| Ok(Frame::trailers(trailers)))
@@ -77,20 +140,36 @@ impl<B: HttpBody> HttpBody for Body<B> {
             KindProjected::Passed { body } => body
                 .poll_frame(context)
                 .map_ok(|frame| frame.map_data(|mut data| data.copy_to_bytes(data.remaining()))),
+            KindProjected::Copied { mut body, copied } => {
+                let frame = std::task::ready!(body.as_mut().poll_frame(context));
+                let frame = frame.map(|frame| {
+                    frame.map(|frame| frame.map_data(|mut data| data.copy_to_bytes(data.remaining())))
+                });
+                match &frame {
+                    Some(Ok(frame)) => frame.data_ref().into_iter().for_each(|data| copied.add(data)),
+                    Some(Err(_)) => copied.forget(),
+                    None => copied.end(),
+                }
+                // A reader that sees the end coming does not ask for it.
+                if body.is_end_stream() {
+                    copied.end();
+                }
+                Poll::Ready(frame)
+            }
         }
     }
 
     fn is_end_stream(&self) -> bool {
         match &self.kind {
-            Kind::Whole { data, trailers } => data.is_empty() && trailers.is_none(),
-            Kind::Passed { body } => body.is_end_stream(),
+            Kind::Whole { data, trailers, .. } => data.is_empty() && trailers.is_none(),
+            Kind::Passed { body } | Kind::Copied { body, .. } => body.is_end_stream(),
         }
     }
 
     fn size_hint(&self) -> SizeHint {
         match &self.kind {
             Kind::Whole { data, .. } => SizeHint::with_exact(data.len() as u64),
-            Kind::Passed { body } => body.size_hint(),
+            Kind::Passed { body } | Kind::Copied { body, .. } => body.size_hint(),
         }
     }
 }
@@ -104,17 +183,26 @@ pub(super) enum Read {
     TooLarge,
     /// It broke off.
     Broken,
+    /// There is no room to hold it.
+    NoRoom,
 }
 
-/// Reads a body to its end, or to the limit. What announces more than the limit is not read at all.
-pub(super) async fn read<B: HttpBody>(body: B, limit: usize) -> Read {
-    if body.size_hint().lower() > limit as u64 {
+/// Reads a body to its end, or to the limit. What announces more than the limit, or than there is room for, is not read at
+/// all.
+pub(super) async fn read<B: HttpBody>(body: B, limit: usize, drawn: &mut Drawn) -> Read {
+    let announced = usize::try_from(body.size_hint().lower()).unwrap_or(usize::MAX);
+    if announced > limit {
         return Read::TooLarge;
+    }
+    if drawn.reach(announced).is_err() {
+        return Read::NoRoom;
     }
     let mut body = std::pin::pin!(body);
     let (mut first, mut more) = (Bytes::new(), BytesMut::new());
     let mut trailers: Option<HeaderMap> = None;
     loop {
+        // A body of endless empty pieces must not keep its task from anything else.
+        tokio::task::consume_budget().await;
         let frame = match std::future::poll_fn(|context| body.as_mut().poll_frame(context)).await {
             None => break,
             Some(Err(_)) => return Read::Broken,
@@ -122,8 +210,12 @@ pub(super) async fn read<B: HttpBody>(body: B, limit: usize) -> Read {
         };
         match frame.into_data() {
             Ok(mut data) => {
-                if first.len() + more.len() + data.remaining() > limit {
+                let bytes = first.len() + more.len() + data.remaining();
+                if bytes > limit {
                     return Read::TooLarge;
+                }
+                if drawn.reach(bytes).is_err() {
+                    return Read::NoRoom;
                 }
                 // Most bodies come in one piece, which is then kept as it is.
                 if first.is_empty() && more.is_empty() {
@@ -160,10 +252,29 @@ pub(super) async fn drain<B: HttpBody>(body: B) -> Drained {
     }
     tokio::select! {
         biased;
-        read = read(body, DRAIN_BYTES) => match read {
-            Read::Whole(_) => Drained::Empty,
-            Read::TooLarge | Read::Broken => Drained::Rest,
-        },
+        drained = discard(body, DRAIN_BYTES) => drained,
         () = sleep(DRAIN_WAIT) => Drained::Rest,
+    }
+}
+
+/// Reads to the end, or to the limit, and keeps nothing.
+async fn discard<B: HttpBody>(body: B, mut limit: usize) -> Drained {
+    if body.size_hint().lower() > limit as u64 {
+        return Drained::Rest;
+    }
+    let mut body = std::pin::pin!(body);
+    loop {
+        tokio::task::consume_budget().await;
+        match std::future::poll_fn(|context| body.as_mut().poll_frame(context)).await {
+            None => return Drained::Empty,
+            Some(Err(_)) => return Drained::Rest,
+            Some(Ok(frame)) => {
+                let bytes = frame.data_ref().map_or(0, Buf::remaining);
+                match limit.checked_sub(bytes) {
+                    Some(left) => limit = left,
+                    None => return Drained::Rest,
+                }
+            }
+        }
     }
 }

@@ -11,16 +11,19 @@ use tower_service::Service;
 use super::admit::Ticket;
 use super::body::{Body, Read, Whole, read};
 use super::classify::{Class, Failure, OnError};
+use super::handled::{Handled, How};
 use super::header::{ATTEMPT, FENCE, OPERATION, RECOVERY_POINT, STORE};
+use super::held::Drawn;
 use super::layer::Shared;
 use super::policy::{InProgress, KeyRule, StoreDown};
 use super::problem::{Answerless, Problem};
 use super::reply::{self, Unstored};
+use super::suspicion::is_suspicious;
 use super::text::percent_encode;
 use crate::fingerprint::{Headers, Parts};
 use crate::store::StoreError;
 use crate::time::sleep;
-use crate::{Claim, EngineError, Operation, Outcome, Ran, Reply};
+use crate::{Claim, EngineError, Observation, Operation, Outcome, Ran, RecordId, Reply};
 
 /// Everything that one protected request needs besides itself.
 pub(super) struct Exchange<C> {
@@ -28,6 +31,16 @@ pub(super) struct Exchange<C> {
     pub on_error: Arc<C>,
     pub ticket: Arc<Ticket>,
 }
+
+impl<C> Clone for Exchange<C> {
+    fn clone(&self) -> Self {
+        let Self { shared, on_error, ticket } = self;
+        Self { shared: shared.clone(), on_error: on_error.clone(), ticket: ticket.clone() }
+    }
+}
+
+/// An answer, and what it says about the request.
+type Answered = (Response<Whole>, How);
 
 /// The request, until it is sent. Whoever takes it out is the only one who can send it.
 struct Envelope<B>(Mutex<Option<Request<Body<B>>>>);
@@ -62,27 +75,40 @@ impl<C> Exchange<C> {
         B: HttpBody + Send + 'static,
         R: HttpBody + Send + 'static,
     {
-        let policy = &self.ticket.policy;
-        let body = match read(body, policy.max_request_body).await {
-            Read::Whole(body) => body,
-            Read::TooLarge => {
-                let limit = policy.max_request_body;
-                return Ok(self.unread(parts.version, Problem::RequestTooLarge { limit }).map(Body::whole));
-            }
-            Read::Broken => return Ok(self.unread(parts.version, Problem::RequestBroken).map(Body::whole)),
+        let (response, how) = self.respond(&mut inner, parts, body).await?;
+        let ticket = &self.ticket;
+        let operation = Some(self.shared.engine.id_of(&ticket.scope, &ticket.key));
+        Ok(Handled { route: ticket.route.clone(), how, operation }.mark(response))
+    }
+
+    async fn respond<S, B, R>(
+        &self,
+        inner: &mut S,
+        parts: request::Parts,
+        body: B,
+    ) -> Result<(Response<Body<R>>, How), S::Error>
+    where
+        S: Service<Request<Body<B>>, Response = Response<R>> + Clone + Send + 'static,
+        S::Future: Send + 'static,
+        C: OnError<S::Error>,
+        B: HttpBody + Send + 'static,
+        R: HttpBody + Send + 'static,
+    {
+        let whole = |(response, how): Answered| Ok((response.map(Body::whole), how));
+        let mut drawn = self.shared.room.open();
+        let body = match self.read(body, &mut drawn).await {
+            Ok(body) => body,
+            Err(problem) => return whole(self.unread(parts.version, problem)),
         };
         let Some(claim) = self.claim(&parts, &body) else {
-            return Ok(self.told(&Problem::StoreUnavailable).map(Body::whole));
+            return whole(self.refused(&Problem::StoreUnavailable));
         };
-        let envelope = Arc::new(Envelope(Mutex::new(Some(Request::from_parts(parts, Body::whole(body))))));
+        let request = Request::from_parts(parts, Body::held(body, drawn));
+        let envelope = Arc::new(Envelope(Mutex::new(Some(request))));
         let sight = Arc::new(Sight::default());
         let work = {
             let (envelope, sight, inner) = (envelope.clone(), sight.clone(), inner.clone());
-            let exchange = Self {
-                shared: self.shared.clone(),
-                on_error: self.on_error.clone(),
-                ticket: self.ticket.clone(),
-            };
+            let exchange = self.clone();
             move |operation| async move {
                 let panics = Panics(sight.clone());
                 let outcome = exchange.execute(inner, &operation, &envelope, &sight).await;
@@ -91,23 +117,43 @@ impl<C> Exchange<C> {
             }
         };
         let Some(ran) = self.within(self.shared.engine.run(claim, work)).await else {
-            return Ok(self.told(&Problem::StillWorking).map(Body::whole));
+            return whole(self.unanswered(&Problem::StillWorking));
         };
         match ran {
-            Ok(ran) => Ok(self.say(ran, sight.take()).map(Body::whole)),
+            Ok(ran) => whole(self.say(ran, sight.take())),
             Err(error) => match envelope.take().filter(|_| self.passes_on(&error)) {
-                None => Ok(self.told(&Problem::StoreUnavailable).map(Body::whole)),
+                None => whole(self.refused(&Problem::StoreUnavailable)),
                 Some(request) => {
                     std::future::poll_fn(|context| inner.poll_ready(context)).await?;
                     let mut response = inner.call(request).await?.map(Body::passed);
                     response.headers_mut().insert(STORE, HeaderValue::from_static("unavailable"));
-                    Ok(response)
+                    Ok((response, How::Unprotected))
                 }
             },
         }
     }
 
-    fn claim(&self, parts: &request::Parts, body: &Whole) -> Option<Claim> {
+    /// The request's body, in time and within limits. Nothing is reserved before it is there.
+    async fn read<B: HttpBody>(&self, body: B, drawn: &mut Drawn) -> Result<Whole, Problem> {
+        let (limit, patience) = (self.ticket.policy.max_request_body, self.shared.body_patience);
+        let read = tokio::select! {
+            biased;
+            read = read(body, limit, drawn) => read,
+            () = sleep(patience) => return Err(Problem::RequestSlow { patience }),
+        };
+        match read {
+            Read::Whole(body) => Ok(body),
+            Read::TooLarge => Err(Problem::RequestTooLarge { limit }),
+            Read::Broken => Err(Problem::RequestBroken),
+            Read::NoRoom => Err(Problem::NoRoom),
+        }
+    }
+
+    pub(super) fn note(&self, id: RecordId, what: Observation) {
+        self.shared.engine.note(&self.ticket.route, id, what);
+    }
+
+    pub(super) fn claim(&self, parts: &request::Parts, body: &Whole) -> Option<Claim> {
         let Ticket { policy, route, scope, key, attach } = &*self.ticket;
         let fingerprint = policy.fingerprint.fingerprint(&Parts {
             method: parts.method.as_str(),
@@ -154,42 +200,52 @@ impl<C> Exchange<C> {
         problem.response(self.ticket.policy.flavor, &self.shared.links)
     }
 
+    fn refused(&self, problem: &Problem) -> Answered {
+        (self.told(problem), How::Refused(problem.code()))
+    }
+
+    fn unanswered(&self, problem: &Problem) -> Answered {
+        (self.told(problem), How::Unanswered(problem.code()))
+    }
+
     /// A refusal of a request of which something was left unread.
-    fn unread(&self, version: Version, problem: Problem) -> Response<Whole> {
-        let mut response = self.told(&problem);
+    fn unread(&self, version: Version, problem: Problem) -> Answered {
+        let (mut response, how) = self.refused(&problem);
         if version <= Version::HTTP_11 {
             response.headers_mut().insert(CONNECTION, HeaderValue::from_static("close"));
         }
-        response
+        (response, how)
     }
 
     /// What came of it, as the client is told.
-    fn say(&self, ran: Ran, seen: Option<Seen>) -> Response<Whole> {
+    fn say(&self, ran: Ran, seen: Option<Seen>) -> Answered {
         let policy = &self.ticket.policy;
         match (ran, seen) {
             (Ran::Executed { reply, expires_at }, Some(Seen::Completed(unstored))) => {
-                reply::executed(&reply, unstored, expires_at)
+                (reply::executed(&reply, unstored, expires_at), How::Executed)
             }
             (Ran::Executed { reply, expires_at }, _) => {
-                reply::executed(&reply, Unstored::default(), expires_at)
+                (reply::executed(&reply, Unstored::default(), expires_at), How::Executed)
             }
-            (Ran::Replayed { reply, expires_at }, _) => reply::replayed(&reply, policy.flavor, expires_at),
-            (Ran::Refused(refusal), _) => self.told(&match (Problem::of(refusal), policy.in_progress) {
+            (Ran::Replayed { reply, expires_at }, _) => {
+                (reply::replayed(&reply, policy.flavor, expires_at), How::Replayed)
+            }
+            (Ran::Refused(refusal), _) => self.refused(&match (Problem::of(refusal), policy.in_progress) {
                 (Problem::InProgress { retry_after }, InProgress::Accepted) => {
                     let location = self.shared.links.status_of(&self.ticket.key);
                     Problem::Accepted { retry_after, location }
                 }
                 (problem, _) => problem,
             }),
-            (Ran::Retryable(_), Some(Seen::Released(response))) => *response,
-            (Ran::Retryable(_), _) => self.told(&Problem::UpstreamUnreachable),
+            (Ran::Retryable(_), Some(Seen::Released(response))) => (*response, How::Released),
+            (Ran::Retryable(_), _) => self.unanswered(&Problem::UpstreamUnreachable),
             (Ran::Unknown(_), Some(Seen::Unsure(upstream_status))) => {
-                self.told(&Problem::UpstreamUnsure { upstream_status })
+                self.unanswered(&Problem::UpstreamUnsure { upstream_status })
             }
-            (Ran::Unknown(_), Some(Seen::Answerless(how))) => self.told(&Problem::NoWholeAnswer(how)),
+            (Ran::Unknown(_), Some(Seen::Answerless(how))) => self.unanswered(&Problem::NoWholeAnswer(how)),
             // It took too long, or its outcome could not be stored: either way nobody can be told yet.
             (Ran::Unknown(_), Some(Seen::Completed(_) | Seen::Released(_)) | None) => {
-                self.told(&Problem::NoWholeAnswer(Answerless::TimedOut))
+                self.unanswered(&Problem::NoWholeAnswer(Answerless::TimedOut))
             }
         }
     }
@@ -208,6 +264,9 @@ impl<C> Exchange<C> {
         R: HttpBody,
     {
         let policy = &self.ticket.policy;
+        if is_suspicious(&self.ticket.key) {
+            self.note(operation.id(), Observation::SuspiciousKey);
+        }
         // Half a lease after the claim nothing is sent any more: somebody may soon think that this one is dead.
         let latest = policy.lease / 2;
         let ready = tokio::select! {
@@ -246,8 +305,8 @@ impl<C> Exchange<C> {
             sight.put(Seen::Unsure(parts.status));
             return Outcome::Unknown(why);
         }
-        match (read(body, policy.max_response_body).await, class) {
-            (Read::Broken, _) => sight.answerless(Answerless::Broken, "the answer broke off"),
+        match (read(body, policy.max_response_body, &mut Drawn::default()).await, class) {
+            (Read::Broken | Read::NoRoom, _) => sight.answerless(Answerless::Broken, "the answer broke off"),
             (Read::Whole(body), _) if is_cut_short(method, &parts, &body) => {
                 sight.answerless(Answerless::Broken, "the answer is shorter or longer than it said")
             }

@@ -7,6 +7,7 @@ use std::task::{Context, Poll};
 use ::http::Response;
 
 use super::body::Body;
+use super::handled::Handled;
 
 pub(super) type Boxed<R, E> = Pin<Box<dyn Future<Output = Result<Response<Body<R>>, E>> + Send>>;
 
@@ -21,15 +22,15 @@ pin_project_lite::pin_project! {
 pin_project_lite::pin_project! {
     #[project = KindProjected]
     enum Kind<F, R, E> {
-        Passed { #[pin] future: F },
+        Passed { #[pin] future: F, handled: Option<Handled> },
         Handled { future: Boxed<R, E> },
     }
 }
 
 impl<F, R, E> ResponseFuture<F, R, E> {
     /// The inner service answers, as if this layer were not there.
-    pub(super) fn passed(future: F) -> Self {
-        Self { kind: Kind::Passed { future } }
+    pub(super) fn passed(future: F, handled: Handled) -> Self {
+        Self { kind: Kind::Passed { future, handled: Some(handled) } }
     }
 
     /// This layer answers.
@@ -46,9 +47,13 @@ where
 
     fn poll(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
         match self.project().kind.project() {
-            KindProjected::Passed { future } => {
-                future.poll(context).map_ok(|response| response.map(Body::passed))
-            }
+            KindProjected::Passed { future, handled } => future.poll(context).map_ok(|response| {
+                let response = response.map(Body::passed);
+                match handled.take() {
+                    Some(handled) => handled.mark(response),
+                    None => response,
+                }
+            }),
             KindProjected::Handled { future } => future.as_mut().poll(context),
         }
     }

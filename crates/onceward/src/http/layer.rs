@@ -1,10 +1,12 @@
 //! The layer: what is the same for every request.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use tower_layer::Layer;
 
 use super::classify::Unsure;
+use super::held::{HELD_BYTES, Room};
 use super::routes::Routes;
 use super::scope::ScopeRules;
 use super::service::Idempotency;
@@ -27,7 +29,12 @@ pub(super) struct Shared {
     pub scope: ScopeRules,
     pub routes: Routes,
     pub links: Links,
+    pub room: Arc<Room>,
+    pub body_patience: Duration,
 }
+
+/// Enough for the largest default body over a slow mobile line, and an end for whoever sends a byte now and then.
+const BODY_PATIENCE: Duration = Duration::from_secs(60);
 
 /// A problem with its headers and the longest base URL takes less than this.
 const PROBLEM_BYTES: usize = 2048;
@@ -55,6 +62,21 @@ pub enum LayerError {
         /// What the engine stores.
         limit: usize,
     },
+    /// A body that the route accepts would never be held.
+    #[error(
+        "held_bytes = {limit} is less than max_request_body = {found} of the route {route:?}: raise it, or lower that"
+    )]
+    HeldBytes {
+        /// Whose setting.
+        route: String,
+        /// What it is.
+        found: usize,
+        /// What may be held.
+        limit: usize,
+    },
+    /// No body would arrive in time.
+    #[error("body_patience = 0 would refuse every body: choose some seconds")]
+    BodyPatience,
     /// Not a prefix of a URL.
     #[error(
         "{url:?} cannot stand before /.well-known: give an origin such as \"https://api.example.com\", with a path or without"
@@ -79,7 +101,10 @@ impl IdempotencyLayer {
             }
         }
         let links = Links::new("").ok_or_else(|| LayerError::BaseUrl { url: String::new() })?;
-        Ok(Self { shared: Arc::new(Shared { engine, scope, routes, links }), on_error: Arc::new(Unsure) })
+        let largest = routes.policies().map(|(_, _, policy)| policy.max_request_body).max().unwrap_or(0);
+        let room = Room::new(HELD_BYTES.max(largest));
+        let shared = Shared { engine, scope, routes, links, room, body_patience: BODY_PATIENCE };
+        Ok(Self { shared: Arc::new(shared), on_error: Arc::new(Unsure) })
     }
 }
 
@@ -87,6 +112,28 @@ impl<C> IdempotencyLayer<C> {
     /// Says what an error of the inner service means, such as that a refused connection proves that nothing was done.
     pub fn on_error<D>(self, on_error: D) -> IdempotencyLayer<D> {
         IdempotencyLayer { shared: self.shared, on_error: Arc::new(on_error) }
+    }
+
+    /// Sets how many bytes of keyed requests' bodies are held at once, 256 MiB by default. A body draws from it as it is
+    /// read; where it does not fit, its request is refused with 503 before anything is claimed.
+    pub fn held_bytes(mut self, limit: usize) -> Result<Self, LayerError> {
+        for (route, _, policy) in self.shared.routes.policies() {
+            let found = policy.max_request_body;
+            if found > limit {
+                return Err(LayerError::HeldBytes { route: route.to_owned(), found, limit });
+            }
+        }
+        Arc::make_mut(&mut self.shared).room = Room::new(limit);
+        Ok(self)
+    }
+
+    /// Sets how long the body of a keyed request may take as a whole, a minute by default. Then it is refused with 408.
+    pub fn body_patience(mut self, patience: Duration) -> Result<Self, LayerError> {
+        if patience.is_zero() {
+            return Err(LayerError::BodyPatience);
+        }
+        Arc::make_mut(&mut self.shared).body_patience = patience;
+        Ok(self)
     }
 
     /// Sets what clients see before `/.well-known`, where a proxy changes origin or path.

@@ -16,6 +16,8 @@ use crate::{Claim, ClaimError, Fingerprint, Key, OnLapse, Profile, Scope, Syntax
 /// ```
 #[derive(Debug, Clone)]
 pub struct Policy {
+    /// Whether the route is protected, or only observed.
+    pub mode: Mode,
     /// Which methods are protected, where the route's pattern names none.
     pub methods: Vec<Method>,
     /// Whether a request must bring a key.
@@ -58,6 +60,16 @@ pub struct Policy {
     pub response_version: u32,
     /// Whether `Set-Cookie` is stored and replayed.
     pub set_cookie: SetCookie,
+}
+
+/// Whether a route is protected, or only observed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Mode {
+    /// It is protected.
+    #[default]
+    Enforce,
+    /// Every request goes through as it came, and what would have been done with it is counted.
+    Observe,
 }
 
 /// Whether a request must bring a key.
@@ -153,6 +165,7 @@ impl Policy {
     pub fn with_fingerprint(fingerprint: Profile) -> Self {
         let terms = Terms::default();
         Self {
+            mode: Mode::default(),
             methods: vec![Method::POST, Method::PATCH],
             key: KeyRule::default(),
             syntax: Syntax::default(),

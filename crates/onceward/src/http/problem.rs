@@ -70,6 +70,13 @@ pub enum Problem {
     },
     /// The request's body broke off. Nothing was done.
     RequestBroken,
+    /// The request's body took too long. Nothing was done.
+    RequestSlow {
+        /// How long it may take.
+        patience: Duration,
+    },
+    /// Too many bodies of keyed requests are held already. Nothing was done.
+    NoRoom,
     /// A caller asked after a key that it never used, or whose window is over.
     KeyNotFound,
 }
@@ -301,6 +308,25 @@ impl Problem {
                 "The request's body broke off, so it was not executed",
                 "Send it again with the same key.",
             ),
+            Self::RequestSlow { patience } => told(
+                StatusCode::REQUEST_TIMEOUT,
+                "idempotency_request_broken",
+                RetrySameKey,
+                "The request's body broke off, so it was not executed",
+                &format!(
+                    "It may take {patience:?} to arrive, and took longer. Send it again with the same key."
+                ),
+            ),
+            Self::NoRoom => Told {
+                retry_after: Some(RETRY_SOON),
+                ..told(
+                    StatusCode::SERVICE_UNAVAILABLE,
+                    "idempotency_store_unavailable",
+                    RetrySameKey,
+                    "The request could not be protected, so it was not executed",
+                    "Too many requests are being received at once. Send it again with the same key.",
+                )
+            },
             Self::KeyNotFound => told(
                 StatusCode::NOT_FOUND,
                 "idempotency_key_not_found",
@@ -309,6 +335,11 @@ impl Problem {
                 "It was never used by this caller, or its time is over.",
             ),
         }
+    }
+
+    /// Tells programs what happened, the same in every flavour.
+    pub fn code(&self) -> &'static str {
+        self.told(Flavor::Ietf).code
     }
 
     /// What an engine's refusal is to a client.
@@ -338,6 +369,8 @@ impl Problem {
             | Self::NoWholeAnswer(_)
             | Self::RequestTooLarge { .. }
             | Self::RequestBroken
+            | Self::RequestSlow { .. }
+            | Self::NoRoom
             | Self::KeyNotFound => None,
         }
     }

@@ -1,16 +1,19 @@
 //! Which policy a request is under.
 
+use std::cmp::Reverse;
 use std::sync::Arc;
 
 use ::http::Method;
 
-use super::policy::{Policy, PolicyError};
+use super::path::{Reading, Readings};
+use super::policy::{KeyRule, Mode, Policy, PolicyError};
 use super::text::percent_decode;
 
 /// A table of routes; the first match wins, and what matches none is under the default policy.
 ///
 /// A pattern is `METHOD /path`, or `/path` alone, for the methods that its policy lists. `{name}` stands for one
-/// segment, and a `*` at the end for the rest.
+/// segment, and a `*` at the end for the rest. Paths are compared in every spelling that a service could take for the
+/// pattern: `//`, `.`, `..`, `%2F`, `;parameters` and a slash at the end do not slip past. Case counts.
 ///
 /// ```
 /// use onceward::http::{KeyRule, Policy, Routes};
@@ -25,6 +28,40 @@ use super::text::percent_decode;
 pub struct Routes {
     routes: Vec<Route>,
     default: Arc<Policy>,
+    /// Names are shared, so that telling one costs nothing.
+    default_name: Arc<str>,
+    no_name: Arc<str>,
+}
+
+/// What a request is under.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Found<'a> {
+    /// The route's name; empty where none matches.
+    pub route: &'a Arc<str>,
+    /// Nothing where the request is not protected.
+    pub policy: Option<&'a Arc<Policy>>,
+    /// Its place in the table.
+    order: usize,
+}
+
+/// How much a route demands.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+enum Strictness {
+    Open,
+    Observed,
+    Keyed,
+    KeyRequired,
+}
+
+impl Found<'_> {
+    fn strictness(&self) -> Strictness {
+        match self.policy.map(|policy| (policy.mode, policy.key)) {
+            None => Strictness::Open,
+            Some((Mode::Observe, _)) => Strictness::Observed,
+            Some((Mode::Enforce, KeyRule::Optional)) => Strictness::Keyed,
+            Some((Mode::Enforce, KeyRule::Required)) => Strictness::KeyRequired,
+        }
+    }
 }
 
 /// A pattern and what is under it.
@@ -36,9 +73,11 @@ struct Route {
 
 #[derive(Debug, Clone)]
 struct Pattern {
-    text: Box<str>,
+    text: Arc<str>,
     method: Option<Method>,
     segments: Vec<Segment>,
+    /// The same without empty segments, where it has some.
+    tidied: Option<Vec<Segment>>,
     tail: Tail,
 }
 
@@ -82,7 +121,12 @@ impl Routes {
     /// Everything is under one policy.
     pub fn new(default: Policy) -> Result<Self, RoutesError> {
         checked(DEFAULT_ROUTE, &default)?;
-        Ok(Self { routes: Vec::new(), default: Arc::new(default) })
+        Ok(Self {
+            routes: Vec::new(),
+            default: Arc::new(default),
+            default_name: DEFAULT_ROUTE.into(),
+            no_name: "".into(),
+        })
     }
 
     /// Adds a route after those that are there.
@@ -98,21 +142,44 @@ impl Routes {
         Ok(self)
     }
 
-    /// The route's name and policy; nothing where the request is not protected.
-    pub(super) fn find(&self, method: &Method, path: &str) -> Option<(&str, &Arc<Policy>)> {
-        for route in self.routes.iter().filter(|route| route.pattern.accepts(path)) {
-            match (&route.pattern.method, &route.policy) {
-                (Some(named), policy) if named == method => {
-                    return policy.as_ref().map(|policy| (&*route.pattern.text, policy));
-                }
-                (None, None) => return None,
-                (None, Some(policy)) if policy.methods.contains(method) => {
-                    return Some((&route.pattern.text, policy));
-                }
-                (Some(_), _) | (None, Some(_)) => {}
+    /// The route's name and policy. Where the readings of a path lead to different routes, the strictest wins, because
+    /// nobody knows which reading is the service's.
+    pub(super) fn find(&self, method: &Method, path: &str) -> Found<'_> {
+        let readings = Readings::of(path);
+        let mut found = self.first(method, Reading::Plain(path));
+        for reading in readings.loose() {
+            let other = self.first(method, reading);
+            if (other.strictness(), Reverse(other.order)) > (found.strictness(), Reverse(found.order)) {
+                found = other;
             }
         }
-        self.default.methods.contains(method).then_some((DEFAULT_ROUTE, &self.default))
+        found
+    }
+
+    /// The first route that matches, in one reading of the path.
+    fn first(&self, method: &Method, path: Reading<'_>) -> Found<'_> {
+        for (order, route) in self.routes.iter().enumerate().filter(|(_, route)| route.pattern.accepts(path))
+        {
+            let listed = match (&route.pattern.method, &route.policy) {
+                (Some(named), _) => named == method,
+                (None, Some(policy)) => policy.methods.contains(method),
+                (None, None) => true,
+            };
+            if listed {
+                return Found { route: &route.pattern.text, policy: route.policy.as_ref(), order };
+            }
+        }
+        let order = self.routes.len();
+        if self.default.methods.contains(method) {
+            Found { route: &self.default_name, policy: Some(&self.default), order }
+        } else {
+            Found { route: &self.no_name, policy: None, order }
+        }
+    }
+
+    /// The name of what is under no route.
+    pub(super) fn no_name(&self) -> &Arc<str> {
+        &self.no_name
     }
 
     /// Every protected route with its name, the default last.
@@ -144,7 +211,8 @@ impl Pattern {
         };
         let (path, tail) = match path.strip_suffix('*') {
             Some("") => {
-                return Ok(Self { text: text.into(), method, segments: Vec::new(), tail: Tail::Rest });
+                let text = text.into();
+                return Ok(Self { text, method, segments: Vec::new(), tidied: None, tail: Tail::Rest });
             }
             Some(rest) => match rest.strip_suffix('/') {
                 Some(path) => (path, Tail::Rest),
@@ -152,18 +220,31 @@ impl Pattern {
             },
             None => (path, Tail::Exact),
         };
-        let segments = path.split('/').map(Segment::parse).collect::<Option<_>>();
+        let segments = path.split('/').map(Segment::parse).collect::<Option<Vec<_>>>();
         let segments = segments.ok_or_else(|| refused("has a segment with a stray {, } or *"))?;
-        Ok(Self { text: text.into(), method, segments, tail })
+        let named: Vec<_> = segments.iter().filter(|segment| !segment.is_empty()).cloned().collect();
+        let tidied = (named.len() < segments.len()).then_some(named);
+        Ok(Self { text: text.into(), method, segments, tidied, tail })
     }
 
     /// Compares decoded segments, so that `/pay%6dents` does not slip past `/payments`.
-    fn accepts(&self, path: &str) -> bool {
-        let mut rest = path.strip_prefix('/').unwrap_or(path).split('/');
-        let matched = self.segments.iter().all(|segment| {
+    fn accepts(&self, path: Reading<'_>) -> bool {
+        let tidied = self.tidied.as_deref();
+        match path {
+            // To a service that ignores a slash at the end, the pattern without it names the same.
+            Reading::Plain(_) => {
+                self.is_met(&self.segments, path) || tidied.is_some_and(|tidied| self.is_met(tidied, path))
+            }
+            Reading::Loose(_) => self.is_met(tidied.unwrap_or(&self.segments), path),
+        }
+    }
+
+    fn is_met(&self, segments: &[Segment], path: Reading<'_>) -> bool {
+        let mut rest = path.segments();
+        let matched = segments.iter().all(|segment| {
             rest.next().is_some_and(|found| match segment {
                 Segment::Any => !found.is_empty(),
-                Segment::Literal(literal) => **literal == *percent_decode(found),
+                Segment::Literal(literal) => **literal == *found,
             })
         });
         matched && (self.tail == Tail::Rest || rest.next().is_none())
@@ -171,12 +252,19 @@ impl Pattern {
 }
 
 impl Segment {
+    fn is_empty(&self) -> bool {
+        match self {
+            Self::Literal(literal) => literal.is_empty(),
+            Self::Any => false,
+        }
+    }
+
     fn parse(text: &str) -> Option<Self> {
         match text.strip_prefix('{').and_then(|text| text.strip_suffix('}')) {
             Some(name) if !name.is_empty() && !name.contains(['{', '}', '*']) => Some(Self::Any),
             Some(_) => None,
             None if text.contains(['{', '}', '*']) => None,
-            None => Some(Self::Literal(percent_decode(text).into())),
+            None => Some(Self::Literal(percent_decode(text).into_owned().into())),
         }
     }
 }
@@ -186,7 +274,8 @@ mod tests {
     use super::*;
 
     fn found(routes: &Routes, method: &Method, path: &str) -> Option<String> {
-        routes.find(method, path).map(|(name, _)| name.to_owned())
+        let Found { route, policy, .. } = routes.find(method, path);
+        policy.map(|_| route.to_string())
     }
 
     #[test]
@@ -212,6 +301,47 @@ mod tests {
         ] {
             assert_eq!(found(&routes, &method, path).as_deref(), expected, "{method} {path}");
         }
+    }
+
+    #[test]
+    fn no_spelling_of_a_path_slips_past_a_route_that_requires_a_key() {
+        let required = Policy { key: KeyRule::Required, ..Policy::default() };
+        let routes = Routes::new(Policy::default())
+            .unwrap()
+            .unprotected("POST /events/*")
+            .unwrap()
+            .route("POST /drafts", Policy::default())
+            .unwrap()
+            .route("POST /payments", required.clone())
+            .unwrap()
+            .route("POST /accounts/{id}/", required.clone())
+            .unwrap()
+            .route("POST /vault/*", required)
+            .unwrap();
+        for (path, expected) in [
+            ("//payments", "POST /payments"),
+            ("/payments/", "POST /payments"),
+            ("/./payments", "POST /payments"),
+            ("/drafts/../payments", "POST /payments"),
+            ("/events/../payments", "POST /payments"),
+            ("/events/..;/payments", "POST /payments"),
+            ("/events%2F..%2Fpayments", "POST /payments"),
+            ("/events\\..\\payments", "POST /payments"),
+            ("/payments;jsessionid=1", "POST /payments"),
+            ("/payments;x=%2F..%2Fevents%2Fx", "POST /payments"),
+            ("/accounts/7", "POST /accounts/{id}/"),
+            ("/accounts/7/", "POST /accounts/{id}/"),
+            ("/accounts//7", "POST /accounts/{id}/"),
+            // What tidies up to an open route may be meant for the strict one by a service that does not tidy.
+            ("/vault/../events/x", "POST /vault/*"),
+            ("/vault/%2e%2e/drafts", "POST /vault/*"),
+            ("/Payments", "default"),
+            ("/payments%252F", "default"),
+            ("/drafts/", "POST /drafts"),
+        ] {
+            assert_eq!(found(&routes, &Method::POST, path).as_deref(), Some(expected), "{path}");
+        }
+        assert_eq!(found(&routes, &Method::POST, "/events/./x"), None);
     }
 
     #[test]

@@ -13,11 +13,12 @@ use super::body::{Body, Drained, Whole, drain};
 use super::classify::{OnError, Unsure};
 use super::exchange::Exchange;
 use super::future::ResponseFuture;
+use super::handled::{Handled, How};
 use super::header::OPERATION_HEADERS;
 use super::layer::Shared;
 use super::policy::Flavor;
 use super::problem::Problem;
-use super::wellknown;
+use super::{shadow, wellknown};
 use crate::{Key, Scope};
 
 /// A service whose retried writes happen once. Made by [`IdempotencyLayer`](super::IdempotencyLayer).
@@ -67,20 +68,30 @@ where
         let shared = self.shared.clone();
         let (parts, body) = request.into_parts();
         match admit(&shared, &parts) {
-            Admission::Pass => {
+            Admission::Pass(route, how) => {
                 let request = Request::from_parts(parts, Body::passed(body));
-                ResponseFuture::passed(ready.call(request))
+                ResponseFuture::passed(ready.call(request), Handled::new(&route, how))
             }
-            Admission::Page => {
+            Admission::Observe(ticket) => {
+                let handled = Handled::new(&ticket.route, How::Observed);
+                let exchange = Exchange { shared, on_error: self.on_error.clone(), ticket: Arc::new(ticket) };
+                let (body, shadow) = shadow::observe(exchange, &parts, body);
+                let answer = shadow.watch(ready.call(Request::from_parts(parts, body)));
+                ResponseFuture::handled(Box::pin(
+                    async move { Ok(handled.mark(answer.await?.map(Body::passed))) },
+                ))
+            }
+            Admission::Page => ResponseFuture::handled(Box::pin(async move {
                 let page = wellknown::page(&shared.routes, &shared.links, &parts.headers);
-                ResponseFuture::handled(Box::pin(async move { Ok(page.map(Body::whole)) }))
-            }
+                Ok(published(&shared).mark(page.map(Body::whole)))
+            })),
             Admission::Status(scope, key) => ResponseFuture::handled(Box::pin(async move {
                 Ok(status(&shared, &scope, &key).await.map(Body::whole))
             })),
-            Admission::Refuse(problem, flavor) => ResponseFuture::handled(Box::pin(async move {
+            Admission::Refuse(problem, flavor, route) => ResponseFuture::handled(Box::pin(async move {
                 let response = problem.response(flavor, &shared.links);
-                Ok(refused(response, &Request::from_parts(parts, ()), body).await.map(Body::whole))
+                let response = refused(response, &Request::from_parts(parts, ()), body).await;
+                Ok(Handled::new(&route, How::Refused(problem.code())).mark(response.map(Body::whole)))
             })),
             Admission::Protect(ticket) => {
                 let exchange = Exchange { shared, on_error: self.on_error.clone(), ticket: Arc::new(ticket) };
@@ -94,12 +105,18 @@ where
     }
 }
 
+fn published(shared: &Shared) -> Handled {
+    Handled::new(shared.routes.no_name(), How::Published)
+}
+
 async fn status(shared: &Shared, scope: &Scope, key: &Key) -> Response<Whole> {
-    match shared.engine.look_up(scope, key).await {
-        Ok(Some(record)) => wellknown::status(&record),
-        Ok(None) => Problem::KeyNotFound.response(Flavor::Ietf, &shared.links),
-        Err(_) => Problem::StoreUnavailable.response(Flavor::Ietf, &shared.links),
-    }
+    let problem = match shared.engine.look_up(scope, key).await {
+        Ok(Some(record)) => return published(shared).mark(wellknown::status(&record)),
+        Ok(None) => Problem::KeyNotFound,
+        Err(_) => Problem::StoreUnavailable,
+    };
+    let how = How::Refused(problem.code());
+    Handled::new(shared.routes.no_name(), how).mark(problem.response(Flavor::Ietf, &shared.links))
 }
 
 /// A refusal of a request whose body nobody has read. What is left of it must not be taken for the next request.

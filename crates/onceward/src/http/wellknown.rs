@@ -6,7 +6,7 @@ use bytes::Bytes;
 use serde_json::{Value, json};
 
 use super::body::Whole;
-use super::policy::{Flavor, InProgress, KeyRule, Policy, SetCookie, StoreDown};
+use super::policy::{Flavor, InProgress, KeyRule, Mode, Policy, SetCookie, StoreDown};
 use super::routes::Routes;
 use super::text::{escape_html, members, percent_encode, rfc3339};
 use crate::{Key, Record, State, Syntax};
@@ -134,6 +134,10 @@ fn as_json(routes: &Routes, links: &Links) -> Value {
 /// What a client must know. How long an execution may take, or what happens inside, is not its business.
 fn settings(policy: &Policy) -> Value {
     json!({
+        "mode": match policy.mode {
+            Mode::Enforce => "enforce",
+            Mode::Observe => "observe",
+        },
         "key": match policy.key {
             KeyRule::Required => "required",
             KeyRule::Optional => "optional",
@@ -227,7 +231,7 @@ const TAIL: &str = r#"</table>
 <dt id="idempotency_response_too_large"><code>idempotency_response_too_large</code>
 <dd>It was done, but the answer could not be kept.
 <dt id="idempotency_request_too_large"><code>idempotency_request_too_large</code><dd>Nothing was done: the body is too large.
-<dt id="idempotency_request_broken"><code>idempotency_request_broken</code><dd>Nothing was done: the body broke off.
+<dt id="idempotency_request_broken"><code>idempotency_request_broken</code><dd>Nothing was done: the body broke off, or took too long.
 <dt id="idempotency_key_not_found"><code>idempotency_key_not_found</code><dd>Nothing is known of the key.
 </dl>
 "#;

@@ -3,12 +3,16 @@
 
 mod bodies;
 mod contract;
+mod counted;
 mod doors;
 mod execution;
 mod fault;
+mod handled;
 mod keys;
+mod observe;
 mod protocol_doc;
 mod replies;
+mod room;
 mod tenants;
 mod upstream;
 mod wellknown;
@@ -20,7 +24,7 @@ use std::time::Duration;
 use bytes::Bytes;
 use http::{HeaderMap, Request};
 use http_body_util::{BodyExt as _, Full};
-use onceward::http::{Failure, IdempotencyLayer, Policy, Routes, ScopeRules};
+use onceward::http::{Failure, Handled, IdempotencyLayer, Policy, Routes, ScopeRules};
 use onceward::store::Store;
 use onceward::{Engine, EngineOptions, Identity, Instance, MemoryStore, Timestamp};
 use onceward_testkit::VirtualClock;
@@ -46,6 +50,7 @@ struct Got {
     headers: HeaderMap,
     body: Bytes,
     trailers: Option<HeaderMap>,
+    handled: Handled,
 }
 
 impl Got {
@@ -90,9 +95,13 @@ async fn world(policy: Policy) -> World {
 }
 
 async fn world_on(store: impl Store, policy: Policy) -> World {
+    world_with(store, options(), policy).await
+}
+
+async fn world_with(store: impl Store, options: EngineOptions, policy: Policy) -> World {
     let scope = ScopeRules::parse(["header:x-tenant"]).unwrap();
     let identity = Identity::new("tests", &scope.to_string()).unwrap();
-    let engine = Engine::open(Arc::new(store), identity, options()).await.unwrap();
+    let engine = Engine::open(Arc::new(store), identity, options).await.unwrap();
     World { engine, routes: Routes::new(policy).unwrap(), scope, upstream: Upstream::default() }
 }
 
@@ -110,7 +119,15 @@ impl World {
         let (parts, body) = service.oneshot(request).await.unwrap().into_parts();
         let body = body.collect().await.unwrap();
         let trailers = body.trailers().cloned();
-        Got { status: parts.status.as_u16(), headers: parts.headers, body: body.to_bytes(), trailers }
+        // Every response says what became of its request.
+        let handled = parts.extensions.get::<Handled>().unwrap().clone();
+        Got {
+            status: parts.status.as_u16(),
+            headers: parts.headers,
+            body: body.to_bytes(),
+            trailers,
+            handled,
+        }
     }
 
     fn ledger(&self) -> u64 {

@@ -32,6 +32,8 @@ fn problems() -> Vec<Problem> {
         Problem::ResponseTooLarge { upstream_status: StatusCode::CREATED },
         Problem::RequestTooLarge { limit: 1 },
         Problem::RequestBroken,
+        Problem::RequestSlow { patience: retry_after },
+        Problem::NoRoom,
         Problem::KeyNotFound,
     ]
 }
@@ -59,6 +61,8 @@ fn case(problem: &Problem) -> &'static str {
         Problem::ResponseTooLarge { .. } => "answer too large to keep",
         Problem::RequestTooLarge { .. } => "request body over the limit",
         Problem::RequestBroken => "request body broke off",
+        Problem::RequestSlow { .. } => "request body took too long",
+        Problem::NoRoom => "too many request bodies held at once",
         Problem::KeyNotFound => "status asked of a key that is not known",
     }
 }

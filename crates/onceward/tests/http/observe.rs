@@ -1,0 +1,172 @@
+//! Routes that only observe: everything goes through, and is counted.
+
+use std::sync::Arc;
+
+use onceward::http::{How, KeyRule, Mode, Policy, Routes};
+use onceward::store::{Filter, Scan, Which};
+use onceward::{Limits, Observation};
+use onceward_testkit::{Fault, FaultyStore};
+
+use super::counted::Heard;
+use super::{Got, World, doing, memory, options, post, with, without, world_with};
+
+fn watching() -> Policy {
+    Policy { mode: Mode::Observe, ..Policy::default() }
+}
+
+async fn observed(policy: Policy) -> (World, Arc<Heard>) {
+    let heard = Arc::new(Heard::default());
+    (world_with(memory(), options().observer(heard.clone()), policy).await, heard)
+}
+
+/// Nothing of this layer is to be seen, neither by the client nor by the service.
+fn went_through(world: &World, got: &Got) {
+    assert_eq!((&*got.handled.route, got.handled.how), ("default", How::Observed));
+    for name in got.headers.keys().chain(world.upstream.saw.lock().unwrap().keys()) {
+        let own = name.as_str().starts_with("onceward") || name.as_str().starts_with("idempotency-");
+        assert!(!own || name == "idempotency-key", "{name}");
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn everything_is_executed_and_what_would_have_happened_is_counted() {
+    use Observation::{Completed, Created, Lost, Mismatch, Reclaimed, Released, ReplayedFromCache, Unknown};
+    let (world, heard) = observed(watching()).await;
+    for (number, (request, would)) in [
+        (doing("headers", "a", "{}"), vec![Created, Completed]),
+        (doing("", "a", "{}"), vec![ReplayedFromCache]),
+        (doing("", "a", "[]"), vec![Mismatch]),
+        (doing("status:503", "b", "{}"), vec![Created, Lost]),
+        (doing("", "b", "{}"), vec![Unknown]),
+        (doing("status:429", "c", "{}"), vec![Created, Released]),
+        (doing("", "c", "{}"), vec![Reclaimed, Completed]),
+        (doing("word:retryable:200", "d", "{}"), vec![Created, Released]),
+    ]
+    .into_iter()
+    .enumerate()
+    {
+        let got = world.send(request).await;
+        if number != 7 {
+            went_through(&world, &got);
+        }
+        let executed = format!("execution {} of ", number + 1);
+        assert!(got.body.starts_with(executed.as_bytes()), "{got:?}");
+        let mut counted = heard.take(*would.last().unwrap()).await;
+        counted.retain(|what| *what != Observation::SuspiciousKey);
+        assert_eq!(counted, would, "{number}");
+    }
+    let scan = Scan { which: Which::Filter(Filter::default()), after: None, limit: 10 };
+    for entry in world.engine.list(scan).await.unwrap().entries {
+        let record = entry.record.unwrap();
+        assert!(record.subject.is_shadow());
+        if let onceward::State::Completed { reply, .. } = &record.state {
+            assert!(reply.headers.is_empty() && reply.body.is_empty(), "{reply:?}");
+        }
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_would_have_been_refused_goes_through() {
+    let (world, heard) = observed(Policy { key: KeyRule::Required, ..watching() }).await;
+    for (request, what) in [
+        (without(post("k", "{}"), "idempotency-key"), Observation::KeyMissing),
+        (post("a,b", "{}"), Observation::KeyInvalid),
+        (without(post("k", "{}"), "x-tenant"), Observation::ScopeMissing),
+        (with(post("k", "{}"), "connection", "idempotency-key"), Observation::KeyInvalid),
+    ] {
+        let got = world.send(request).await;
+        went_through(&world, &got);
+        assert_eq!((got.status, heard.all()), (201, vec![what]));
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_shadow_never_meets_a_protected_operation() {
+    let (mut world, heard) = observed(watching()).await;
+    world.send(post("k", "{}")).await;
+    heard.take(Observation::Completed).await;
+    world.routes = Routes::new(Policy::default()).unwrap();
+    let got = world.send(post("k", "{}")).await;
+    assert_eq!((got.handled.how, world.ledger()), (How::Executed, 2));
+    assert!(world.send(post("k", "{}")).await.is_replay());
+    world.routes = Routes::new(watching()).unwrap();
+    world.send(post("other", "{}")).await;
+    assert!(heard.take(Observation::Completed).await.contains(&Observation::Created));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_retry_beside_the_first_request_counts_as_in_progress() {
+    let (world, heard) = observed(watching()).await;
+    let sender = world.clone();
+    let running = tokio::spawn(async move { sender.send(doing("hang", "k", "{}")).await });
+    heard.take(Observation::Created).await;
+    let got = world.send(with(post("k", "{}"), "prefer", "wait=10")).await;
+    assert_eq!((got.status, world.ledger()), (201, 2));
+    heard.take(Observation::InProgress).await;
+    world.upstream.go.notify_one();
+    assert_eq!(running.await.unwrap().status, 201);
+    heard.take(Observation::Completed).await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_client_that_goes_away_takes_its_request_with_it_and_counts_as_completed() {
+    let (world, heard) = observed(watching()).await;
+    tokio::select! {
+        got = world.send(doing("hang", "k", "{}")) => panic!("{got:?}"),
+        _ = heard.take(Observation::Created) => {}
+    }
+    heard.take(Observation::Completed).await;
+    assert_eq!(Arc::strong_count(&world.upstream.ledger), 1, "the service still works on it");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_service_that_fails_or_panics_leaves_the_outcome_unknown() {
+    let (world, heard) = observed(watching()).await;
+    let sender = world.clone();
+    let sent = tokio::spawn(async move { sender.send(doing("panic", "k", "{}")).await });
+    assert!(sent.await.is_err(), "the panic is the service's, as without this layer");
+    heard.take(Observation::Lost).await;
+    assert_eq!(world.send(post("k", "{}")).await.status, 201);
+    heard.take(Observation::Unknown).await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_body_over_the_limit_goes_through_and_is_not_counted() {
+    let (world, heard) = observed(Policy { max_request_body: 4, ..watching() }).await;
+    let got = world.send(post("k", "12345")).await;
+    assert_eq!((got.status, &got.body[..]), (201, &b"execution 1 of 12345"[..]));
+    world.send(post("k", "1234")).await;
+    let mut counted = heard.take(Observation::Completed).await;
+    counted.retain(|what| *what != Observation::SuspiciousKey);
+    assert_eq!(counted, [Observation::Created, Observation::Completed]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_store_that_is_away_or_slow_delays_nobody() {
+    let identity = onceward::RecordId::from_bytes([0; 16]);
+    for fault in [Fault::Unavailable, Fault::CallLost] {
+        let store = FaultyStore::new(memory(), move |call| {
+            if call.id.is_some_and(|id| id != identity) { fault } else { Fault::None }
+        });
+        let world = world_with(store, options(), watching()).await;
+        let before = onceward::time::instant();
+        let got = world.send(post("k", "{}")).await;
+        assert_eq!((got.status, onceward::time::instant()), (201, before), "{fault:?}");
+        went_through(&world, &got);
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_engine_that_has_no_room_counts_nothing() {
+    let heard = Arc::new(Heard::default());
+    let limits = Limits { executions: 1, ..Limits::default() };
+    let world = world_with(memory(), options().observer(heard.clone()).limits(limits), watching()).await;
+    let sender = world.clone();
+    let running = tokio::spawn(async move { sender.send(doing("hang", "a", "{}")).await });
+    heard.take(Observation::Created).await;
+    assert_eq!(world.send(post("b", "{}")).await.status, 201);
+    world.upstream.go.notify_one();
+    running.await.unwrap();
+    let counted = heard.take(Observation::Completed).await;
+    assert!(!counted.contains(&Observation::Created), "{counted:?}");
+}
