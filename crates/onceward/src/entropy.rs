@@ -36,10 +36,7 @@ pub struct Instance {
 impl Instance {
     /// A new name from the operating system.
     pub fn random() -> Result<Self, EntropyUnavailable> {
-        let mut name = [0; 8];
-        #[expect(clippy::disallowed_methods, reason = "this is the one place that asks for randomness")]
-        getrandom::fill(&mut name).map_err(|error| EntropyUnavailable(error.to_string()))?;
-        Ok(Self::named(u64::from_le_bytes(name)))
+        Ok(Self::named(u64::from_le_bytes(random_bytes()?)))
     }
 
     /// A chosen name, for simulations that must repeat. Two engines that live at once on one store must never share one;
@@ -65,9 +62,17 @@ impl Instance {
     }
 }
 
+/// Bytes from the operating system that nobody can guess, for names and credentials.
+pub fn random_bytes<const N: usize>() -> Result<[u8; N], EntropyUnavailable> {
+    let mut bytes = [0; N];
+    #[expect(clippy::disallowed_methods, reason = "this is the one place that asks for randomness")]
+    getrandom::fill(&mut bytes).map_err(|error| EntropyUnavailable(error.to_string()))?;
+    Ok(bytes)
+}
+
 /// The operating system gave no random bytes.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error(
-    "the operating system gave no random bytes ({0}), and without them two engines could take each other's claims"
+    "the operating system gave no random bytes ({0}), and without them names would collide and credentials could be guessed"
 )]
 pub struct EntropyUnavailable(String);

@@ -41,9 +41,9 @@ pub use claim::{Claim, ClaimError};
 pub use engine::{
     By, Claimed, Engine, EngineError, EngineOptions, IdentityChange, IdentityRefused, Limits, Observation,
     Observer, OpenError, Operated, Operation, OptionsError, Ran, Reservation, Settled, SweepReport, Sweeping,
-    Tenure,
+    Tenure, Traced,
 };
-pub use entropy::{EntropyUnavailable, Instance, OwnerToken};
+pub use entropy::{EntropyUnavailable, Instance, OwnerToken, random_bytes};
 pub use event::Refusal;
 pub use fingerprint::{Fingerprint, Profile, ProfileId};
 pub use id::{Identity, IdentityError, NotARecordId, RecordId};

@@ -7,6 +7,7 @@ use super::observe::Observation;
 use super::{EngineError, Inner};
 use crate::RecordId;
 use crate::event::{Answer, Event, Moment, Notice, Step, Write};
+use crate::record::{Record, State};
 use crate::store::{Stamped, StoreError, StoreFuture, Swapped, Version};
 use crate::time::{Instant, instant, sleep};
 
@@ -233,6 +234,9 @@ impl Inner {
             Some(Notice::Uncompared) => self.observe(route, id, Observation::Uncompared),
             None => {}
         }
+        if let (Wrote::Record, Some(stamped)) = (wrote, &stamped) {
+            self.observe_reconciliation(id, from, &stamped.record);
+        }
         if answer == Answer::Fenced {
             self.observe(route, id, Observation::Fenced);
         }
@@ -240,6 +244,25 @@ impl Inner {
             self.cache.keep(id, &stamped.record);
         }
         Applied { answer, stamped, from, wrote }
+    }
+
+    /// Whoever wrote it: that an outcome became unknown, and that it became known, is told here alone.
+    fn observe_reconciliation(&self, id: RecordId, from: Option<&'static str>, record: &Record) {
+        let what = match (from, &record.state) {
+            (Some("unknown"), State::Completed { .. } | State::FailedRetryable { .. }) => {
+                Observation::Reconciled
+            }
+            (Some("unknown"), State::Unknown { .. }) => return,
+            (_, State::Unknown { .. }) => Observation::ReconcileScheduled,
+            (
+                _,
+                State::InProgress { .. }
+                | State::Completed { .. }
+                | State::FailedRetryable { .. }
+                | State::Expired { .. },
+            ) => return,
+        };
+        self.observe(&record.subject.route, id, what);
     }
 
     fn observe_ambiguous(&self, id: RecordId, event: &Event<'_>) {

@@ -39,6 +39,10 @@ impl Engine {
         tokio::spawn(async move {
             let owner = claim.owner.unwrap_or_else(|| inner.instance.next_owner());
             let claimed = inner.claim(id, &claim, owner, Start::Absent).await;
+            // Nobody waits here: whoever is refused gives up at once.
+            if let Ok(Claimed::Refused(Refusal::InProgress { .. })) = &claimed {
+                inner.observe(&claim.route, id, Observation::InProgress);
+            }
             // Its named owner may ask again and be at work already: releasing would let a second one in.
             let unclaimed = if claim.owner.is_some() { Unclaimed::Keep } else { Unclaimed::GiveBack };
             // A caller that has gone away drops what it is handed, and that is what gives the key back.

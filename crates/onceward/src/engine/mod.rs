@@ -33,7 +33,7 @@ use std::time::Duration;
 use tokio::sync::{Semaphore, watch};
 
 pub use self::identity::IdentityRefused;
-pub use self::observe::{Observation, Observer};
+pub use self::observe::{Observation, Observer, Traced};
 pub use self::operate::{By, Operated, Settled};
 pub use self::options::{EngineOptions, IdentityChange, Limits, OptionsError, Sweeping};
 pub use self::reservation::{Operation, Reservation, Tenure};
@@ -49,7 +49,7 @@ use crate::event::Refusal;
 use crate::outcome::{Outcome, Reply};
 use crate::store::{Store, StoreError};
 use crate::time::{Clock, instant};
-use crate::{Identity, RecordId, Timestamp};
+use crate::{Identity, Key, RecordId, Scope, Timestamp};
 
 /// Makes work happen once. Cheap to clone; all clones are one engine.
 ///
@@ -350,6 +350,11 @@ impl Engine {
     /// How much is held at once, and for how long.
     pub fn limits(&self) -> &Limits {
         &self.inner.limits
+    }
+
+    /// Where the record of a key in a scope lives.
+    pub fn id_of(&self, scope: &Scope, key: &Key) -> RecordId {
+        self.inner.identity.id_of(scope, key)
     }
 
     /// What keys this engine's hashes, for doors that must hash a credential before it becomes a scope.

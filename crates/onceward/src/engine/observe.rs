@@ -45,6 +45,10 @@ pub enum Observation {
     Released,
     /// An operation's outcome became unknown.
     Lost,
+    /// It is stored that an outcome is unknown, and is to be reconciled.
+    ReconcileScheduled,
+    /// An unknown outcome is known now: from its late owner, a webhook, a probe or an operator.
+    Reconciled,
     /// Work panicked.
     Panicked,
     /// Too much time had passed between the claim and its work, so the work was not begun.
@@ -71,8 +75,9 @@ pub enum Observation {
     SuspiciousKey,
 }
 
-/// Logs what is out of the ordinary.
-pub(crate) struct Traced;
+/// Logs what is out of the ordinary. An engine's observer unless another is set; one that counts can pass on to it.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct Traced;
 
 impl Observer for Traced {
     fn observe(&self, route: &str, id: RecordId, what: Observation) {
@@ -100,6 +105,8 @@ impl Observer for Traced {
             | Observation::Swept
             | Observation::Completed
             | Observation::Released
+            | Observation::ReconcileScheduled
+            | Observation::Reconciled
             | Observation::GivenBack
             | Observation::AttachWoken
             | Observation::KeyMissing

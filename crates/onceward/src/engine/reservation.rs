@@ -163,6 +163,14 @@ impl Reservation {
     }
 }
 
+impl Reservation {
+    /// Leaves the duty to somebody else, who settles by id and fence with [`Engine::settle`](super::Engine::settle).
+    pub fn hand_over(mut self) -> Operation {
+        self.settled = Settlement::Done;
+        self.operation.clone()
+    }
+}
+
 impl Drop for Reservation {
     fn drop(&mut self) {
         if self.settled == Settlement::Open {

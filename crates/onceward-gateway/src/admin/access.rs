@@ -1,0 +1,118 @@
+//! Whether a request to the admin listener may go on, decided from its head alone.
+
+use std::net::{IpAddr, SocketAddr};
+
+use http::header::{AUTHORIZATION, FORWARDED, HOST};
+use http::{HeaderMap, HeaderName};
+
+use super::problem::Problem;
+use super::token::{Caller, Tokens};
+use crate::settings::Role;
+
+/// What a request wants to do.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Need {
+    /// Looks: on loopback without a token, too.
+    Look,
+    /// Changes something: always with a token that has this role.
+    Change(Role),
+}
+
+/// What proxies add, so that a request that has passed one is not taken for a local one.
+const PASSED_A_PROXY: [HeaderName; 4] = [
+    FORWARDED,
+    HeaderName::from_static("x-forwarded-for"),
+    HeaderName::from_static("x-real-ip"),
+    HeaderName::from_static("via"),
+];
+
+/// Lets a request through, with the name of whoever makes it, or says why not.
+///
+/// A token that is shown must be a right one, wherever it is shown. A change always needs one, so a page in an
+/// operator's browser cannot make one. Looking without one is for programs on the same machine: neither for what came
+/// through a proxy there, nor for a page whose name somebody pointed at 127.0.0.1.
+pub(super) fn admit(
+    need: Need,
+    peer: SocketAddr,
+    headers: &HeaderMap,
+    tokens: &Tokens,
+) -> Result<Caller, Problem> {
+    let role = match need {
+        Need::Look => Role::Reader,
+        Need::Change(role) => role,
+    };
+    match bearer(headers) {
+        Shown::Token(token) => match tokens.caller(token) {
+            Some(caller) if caller.role >= role => Ok(caller),
+            Some(caller) => Err(Problem::RoleTooLow { has: caller.role, needs: role }),
+            None => Err(Problem::TokenWrong),
+        },
+        Shown::Other => Err(Problem::TokenWrong),
+        Shown::Nothing if need == Need::Look && is_local(peer, headers) => {
+            Ok(Caller { name: "loopback".to_owned(), role: Role::Reader })
+        }
+        Shown::Nothing => Err(Problem::TokenMissing),
+    }
+}
+
+enum Shown<'a> {
+    Nothing,
+    Token(&'a [u8]),
+    /// A credential that is no bearer token, or more than one.
+    Other,
+}
+
+fn bearer(headers: &HeaderMap) -> Shown<'_> {
+    let mut lines = headers.get_all(AUTHORIZATION).iter();
+    let (Some(line), None) = (lines.next(), lines.next()) else {
+        return if headers.contains_key(AUTHORIZATION) { Shown::Other } else { Shown::Nothing };
+    };
+    match line.as_bytes().split_first_chunk::<7>() {
+        Some((scheme, token)) if scheme.eq_ignore_ascii_case(b"bearer ") => Shown::Token(token.trim_ascii()),
+        Some(_) | None => Shown::Other,
+    }
+}
+
+fn is_local(peer: SocketAddr, headers: &HeaderMap) -> bool {
+    let mut hosts = headers.get_all(HOST).iter();
+    let host = match (hosts.next(), hosts.next()) {
+        (Some(host), None) => host.to_str().unwrap_or_default(),
+        (Some(_), Some(_)) | (None, _) => "",
+    };
+    peer.ip().to_canonical().is_loopback()
+        && is_own_name(host)
+        && !PASSED_A_PROXY.iter().any(|name| headers.contains_key(name))
+}
+
+/// An address or `localhost`: no name that somebody else could have pointed here.
+fn is_own_name(host: &str) -> bool {
+    let name = match host.strip_prefix('[').and_then(|rest| rest.split_once(']')) {
+        Some((address, _port)) => address,
+        None => host.split_once(':').map_or(host, |(name, _port)| name),
+    };
+    name.eq_ignore_ascii_case("localhost") || name.parse::<IpAddr>().is_ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_addresses_and_localhost_are_names_that_nobody_else_can_point_here() {
+        for host in
+            ["localhost", "LOCALHOST:8421", "127.0.0.1", "127.0.0.1:8421", "[::1]", "[::1]:8421", "10.0.0.7"]
+        {
+            assert!(is_own_name(host), "{host}");
+        }
+        for host in [
+            "",
+            "evil.example",
+            "evil.example:8421",
+            "localhost.evil.example",
+            "127.0.0.1.evil.example",
+            "[evil]",
+        ] {
+            assert!(!is_own_name(host), "{host}");
+        }
+    }
+}

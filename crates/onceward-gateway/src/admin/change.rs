@@ -1,0 +1,350 @@
+//! Changing operations: by workers that execute elsewhere, and by operators.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use axum::Extension;
+use axum::body::Body;
+use axum::extract::{Path, State as Held};
+use axum::response::Response;
+use http::StatusCode;
+use onceward::event::Resolution;
+use onceward::store::{Stamped, StoreError};
+use onceward::{
+    By, Claim, Claimed, EngineError, Fence, Fingerprint, Key, OnLapse, Operated, Outcome, OwnerToken,
+    RecordId, RecoveryPoint, Scope, Settled, State, Tenure, Terms,
+};
+use serde::Deserialize;
+use serde_json::json;
+
+use super::look::json_response;
+use super::problem::Problem;
+use super::reply::{Bodies, Brought, Content, content, shown};
+use super::token::Caller;
+use super::{Shared, input, record};
+use crate::telemetry::metrics::OPERATIONS;
+
+/// Tenures of an operation that may be resumed, where its owner says nothing else: a phase that fails five times will
+/// fail again.
+const RESUME_ATTEMPTS: u32 = 5;
+/// How long after a lapse somebody may still take over: a working day and a night.
+const RESUME_WITHIN: Duration = Duration::from_secs(24 * 60 * 60);
+
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct ClaimBody {
+    scope: ScopeText,
+    key: String,
+    fingerprint: String,
+    owner: Option<String>,
+    lease: Option<String>,
+    retention: Option<String>,
+    on_lapse: Option<OnLapseName>,
+}
+
+/// A scope of one part, or of several.
+#[derive(Debug, Deserialize)]
+#[serde(untagged)]
+enum ScopeText {
+    One(String),
+    Parts(Vec<String>),
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(rename_all = "snake_case")]
+enum OnLapseName {
+    Unknown,
+    Resume,
+}
+
+impl ClaimBody {
+    fn claim(self) -> Result<Claim, Problem> {
+        let invalid = |why: String| Problem::Invalid(why);
+        let scope = match &self.scope {
+            ScopeText::One(part) => Scope::new(part),
+            ScopeText::Parts(parts) => Scope::from_parts(parts.iter().map(String::as_str)),
+        };
+        let scope = scope.map_err(|error| invalid(error.to_string()))?;
+        let key = Key::new(&self.key).map_err(|error| invalid(error.to_string()))?;
+        let mut terms = Terms::default();
+        if let Some(lease) = &self.lease {
+            terms.lease = input::duration("lease", lease)?;
+        }
+        if let Some(retention) = &self.retention {
+            terms.retention = input::duration("retention", retention)?;
+        }
+        terms.on_lapse = match self.on_lapse {
+            None | Some(OnLapseName::Unknown) => OnLapse::Unknown,
+            Some(OnLapseName::Resume) => OnLapse::Resume { attempts: RESUME_ATTEMPTS, within: RESUME_WITHIN },
+        };
+        let claim = Claim::new(scope, key, Fingerprint::of_bytes(self.fingerprint.as_bytes()));
+        let claim = claim.route(OPERATIONS).and_then(|claim| claim.terms(terms));
+        let claim = claim.map_err(|error| invalid(error.to_string()))?;
+        Ok(match self.owner {
+            Some(owner) => claim.owner(OwnerToken::named(&owner)),
+            None => claim,
+        })
+    }
+}
+
+/// `POST /v1/operations`
+pub(super) async fn claim(Held(shared): Held<Arc<Shared>>, body: Body) -> Result<Response, Problem> {
+    let claim = input::json::<ClaimBody>(body).await?.claim()?;
+    match shared.engine.claim(claim).await? {
+        Claimed::Reserved(reservation) => {
+            let operation = reservation.hand_over();
+            let point = operation.recovery_point();
+            let mut told = json!({
+                "decision": if point.is_some() { "resume" } else { "execute" },
+                "id": operation.id().to_string(),
+                "fence": operation.fence().as_number(),
+                "attempt": operation.attempt(),
+                "recovery_point": point.as_ref().map_or("started", |point| point.name()),
+            });
+            let status = match &point {
+                Some(point) => {
+                    told["data"] = content(point.data());
+                    StatusCode::OK
+                }
+                None => StatusCode::CREATED,
+            };
+            Ok(json_response(status, &told))
+        }
+        Claimed::Replay { reply, expires_at } => {
+            let expires_at = record::time(expires_at);
+            let reply = shown(&reply, Bodies::Shown);
+            Ok(ok(json!({ "decision": "replay", "reply": reply, "expires_at": expires_at })))
+        }
+        Claimed::Refused(refusal) => Err(Problem::Refused(refusal)),
+    }
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct RenewBody {
+    fence: u64,
+}
+
+/// `POST /v1/operations/{id}/renew`
+pub(super) async fn renew(
+    Held(shared): Held<Arc<Shared>>,
+    Path(id): Path<String>,
+    body: Body,
+) -> Result<Response, Problem> {
+    let id = input::id(&id)?;
+    let fence = Fence::from_number(input::json::<RenewBody>(body).await?.fence);
+    held(&shared, id, shared.engine.renew(id, fence).await?).await?;
+    lease(&shared, id, fence).await
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct CheckpointBody {
+    fence: u64,
+    recovery_point: String,
+    #[serde(default)]
+    data: Content,
+}
+
+/// `POST /v1/operations/{id}/checkpoint`
+pub(super) async fn checkpoint(
+    Held(shared): Held<Arc<Shared>>,
+    Path(id): Path<String>,
+    body: Body,
+) -> Result<Response, Problem> {
+    let id = input::id(&id)?;
+    let CheckpointBody { fence, recovery_point, data } = input::json(body).await?;
+    let point = RecoveryPoint::new(&recovery_point, data.bytes()?);
+    let point = point.map_err(|error| Problem::Invalid(error.to_string()))?;
+    let fence = Fence::from_number(fence);
+    held(&shared, id, shared.engine.checkpoint(id, fence, point).await?).await?;
+    lease(&shared, id, fence).await
+}
+
+/// Until when the lease lives now. It may have ended since: then its owner is told.
+async fn lease(shared: &Shared, id: RecordId, fence: Fence) -> Result<Response, Problem> {
+    let found = shared.engine.load(id).await?;
+    match found.map(|found| found.record) {
+        Some(record) if record.fence == fence => match record.state {
+            State::InProgress { lease_until } => Ok(ok(json!({ "lease_until": record::time(lease_until) }))),
+            State::Completed { .. }
+            | State::FailedRetryable { .. }
+            | State::Unknown { .. }
+            | State::Expired { .. } => Err(Problem::Fenced { id }),
+        },
+        Some(_) | None => Err(Problem::Fenced { id }),
+    }
+}
+
+async fn held(shared: &Shared, id: RecordId, tenure: Tenure) -> Result<(), Problem> {
+    match tenure {
+        Tenure::Held => Ok(()),
+        Tenure::Over => Err(over(shared, id).await?),
+    }
+}
+
+/// The tenure is over; or there never was one.
+async fn over(shared: &Shared, id: RecordId) -> Result<Problem, Problem> {
+    Ok(match shared.engine.load(id).await? {
+        Some(_) => Problem::Fenced { id },
+        None => Problem::NotFound { id },
+    })
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct SettleBody {
+    fence: u64,
+    outcome: OutcomeName,
+    reply: Option<Brought>,
+    error: Option<String>,
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(rename_all = "snake_case")]
+enum OutcomeName {
+    Completed,
+    Retryable,
+    Unknown,
+}
+
+impl SettleBody {
+    fn outcome(self) -> Result<Outcome, Problem> {
+        let error = self.error.unwrap_or_else(|| "the owner gave no reason".to_owned());
+        match (self.outcome, self.reply) {
+            (OutcomeName::Completed, Some(reply)) => Ok(Outcome::Completed(reply.reply()?)),
+            (OutcomeName::Completed, None) => {
+                Err(Problem::Invalid("outcome = completed needs a reply".to_owned()))
+            }
+            (OutcomeName::Retryable, None) => Ok(Outcome::Retryable(error)),
+            (OutcomeName::Unknown, None) => Ok(Outcome::Unknown(error)),
+            (OutcomeName::Retryable | OutcomeName::Unknown, Some(_)) => {
+                Err(Problem::Invalid("only outcome = completed has a reply".to_owned()))
+            }
+        }
+    }
+}
+
+/// `POST /v1/operations/{id}/settle`
+pub(super) async fn settle(
+    Held(shared): Held<Arc<Shared>>,
+    Path(id): Path<String>,
+    body: Body,
+) -> Result<Response, Problem> {
+    let id = input::id(&id)?;
+    let body: SettleBody = input::json(body).await?;
+    let fence = Fence::from_number(body.fence);
+    match shared.engine.settle(id, fence, body.outcome()?).await? {
+        Settled::Completed { by, expires_at, .. } => {
+            let by = match by {
+                By::This => "this",
+                By::Other => "other",
+            };
+            Ok(ok(json!({ "state": "completed", "by": by, "expires_at": record::time(expires_at) })))
+        }
+        Settled::Retryable => Ok(ok(json!({ "state": "failed_retryable" }))),
+        Settled::Unknown => Ok(ok(json!({ "state": "unknown" }))),
+        Settled::Fenced => Err(over(&shared, id).await?),
+    }
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct ResolveBody {
+    verdict: VerdictName,
+    reply: Option<Brought>,
+    reason: String,
+    version: Option<u64>,
+}
+
+#[derive(Debug, Clone, Copy, Deserialize)]
+#[serde(rename_all = "snake_case")]
+enum VerdictName {
+    Completed,
+    Retryable,
+}
+
+/// `POST /v1/operations/{id}/resolve`
+pub(super) async fn resolve(
+    Held(shared): Held<Arc<Shared>>,
+    Extension(caller): Extension<Caller>,
+    Path(id): Path<String>,
+    body: Body,
+) -> Result<Response, Problem> {
+    let id = input::id(&id)?;
+    let ResolveBody { verdict, reply, reason, version } = input::json(body).await?;
+    let reason = given(&reason)?;
+    let resolution = match (verdict, reply) {
+        (VerdictName::Completed, Some(reply)) => Resolution::Completed(reply.reply()?),
+        (VerdictName::Completed, None) => {
+            return Err(Problem::Invalid(
+                "verdict = completed needs a reply: it is what every retry gets".to_owned(),
+            ));
+        }
+        (VerdictName::Retryable, None) => Resolution::Retryable,
+        (VerdictName::Retryable, Some(_)) => {
+            return Err(Problem::Invalid("only verdict = completed has a reply".to_owned()));
+        }
+    };
+    // The verdict is about the record that stands there now, or about none: its fence goes with it.
+    let (found, fence) = match shared.engine.load(id).await {
+        Ok(Some(found)) => (found.version, Some(found.record.fence)),
+        Ok(None) => return Err(Problem::NotFound { id }),
+        Err(EngineError::Store(StoreError::Unreadable { version, .. })) => (version, None),
+        Err(error) => return Err(error.into()),
+    };
+    if version.is_some_and(|version| version != found.as_number()) {
+        let found = shared.engine.load(id).await?.map(Box::new);
+        return Err(Problem::Conflict { id, found });
+    }
+    let operated = shared.engine.resolve(id, fence, resolution, &caller.name, reason).await?;
+    let applied = applied(id, operated)?;
+    tracing::info!(%id, by = caller.name, ?verdict, "an operator resolved an operation");
+    Ok(operation(id, &applied))
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct ExpireBody {
+    reason: String,
+}
+
+/// `POST /v1/operations/{id}/expire`
+pub(super) async fn expire(
+    Held(shared): Held<Arc<Shared>>,
+    Extension(caller): Extension<Caller>,
+    Path(id): Path<String>,
+    body: Body,
+) -> Result<Response, Problem> {
+    let id = input::id(&id)?;
+    let ExpireBody { reason } = input::json(body).await?;
+    let reason = given(&reason)?;
+    let applied = applied(id, shared.engine.expire(id).await?)?;
+    tracing::info!(%id, by = caller.name, reason, "an operator ended the window of an operation");
+    Ok(operation(id, &applied))
+}
+
+fn given(reason: &str) -> Result<&str, Problem> {
+    match reason.trim() {
+        "" => Err(Problem::Invalid("reason is empty: say why, for whoever looks at this later".to_owned())),
+        reason => Ok(reason),
+    }
+}
+
+fn applied(id: RecordId, operated: Operated) -> Result<Stamped, Problem> {
+    match operated {
+        Operated::Applied(stamped) => Ok(stamped),
+        Operated::Conflict(None) => Err(Problem::NotFound { id }),
+        Operated::Conflict(found) => Err(Problem::Conflict { id, found: found.map(Box::new) }),
+    }
+}
+
+fn operation(id: RecordId, found: &Stamped) -> Response {
+    let mut shown = record::operation(id, found.version, &found.record, Bodies::Hidden);
+    shown["timeline"] = record::timeline(&found.record);
+    ok(shown)
+}
+
+fn ok(body: serde_json::Value) -> Response {
+    json_response(StatusCode::OK, &body)
+}

@@ -1,0 +1,98 @@
+//! Whether the process runs, and whether it should get requests.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use axum::extract::State as Held;
+use axum::response::Response;
+use http::StatusCode;
+use onceward::time::{Instant, instant, sleep};
+use onceward::{Engine, RecordId};
+use serde_json::json;
+use tokio::sync::Mutex;
+
+use super::Shared;
+use super::look::json_response;
+
+/// A store that does not answer a single read within this is not answering.
+const PATIENCE: Duration = Duration::from_secs(2);
+/// Anybody may ask, as often as they like; the store is asked once in this time.
+const FRESH: Duration = Duration::from_secs(1);
+/// A record that every store has: its own note of its identity.
+const PROBED: RecordId = RecordId::from_bytes([0; 16]);
+
+/// Whether this process should get requests. Cheap to clone; all clones are one.
+#[derive(Debug, Clone, Default)]
+pub struct Readiness {
+    draining: Arc<AtomicBool>,
+}
+
+impl Readiness {
+    /// From now on it should get no more requests. Say so first on SIGTERM, before anything is closed.
+    pub fn draining(&self) {
+        self.draining.store(true, Ordering::Relaxed);
+    }
+
+    /// Whether it was said.
+    pub fn is_draining(&self) -> bool {
+        self.draining.load(Ordering::Relaxed)
+    }
+}
+
+/// The store's last answer.
+#[derive(Debug, Default)]
+pub(super) struct Probe {
+    last: Mutex<Option<(Instant, StoreHealth)>>,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum StoreHealth {
+    Answering,
+    Silent,
+}
+
+impl Probe {
+    async fn store(&self, engine: &Engine) -> StoreHealth {
+        let mut last = self.last.lock().await;
+        if let Some((at, health)) = *last
+            && at.elapsed() < FRESH
+        {
+            return health;
+        }
+        let health = tokio::select! {
+            biased;
+            loaded = engine.load(PROBED) => match loaded {
+                Ok(_) => StoreHealth::Answering,
+                Err(error) => {
+                    tracing::warn!(%error, "not ready: the store failed");
+                    StoreHealth::Silent
+                }
+            },
+            () = sleep(PATIENCE) => {
+                tracing::warn!("not ready: the store did not answer within {PATIENCE:?}");
+                StoreHealth::Silent
+            }
+        };
+        *last = Some((instant(), health));
+        health
+    }
+}
+
+/// `GET /livez`
+pub(super) async fn live() -> &'static str {
+    "ok\n"
+}
+
+/// `GET /readyz`
+pub(super) async fn ready(Held(shared): Held<Arc<Shared>>) -> Response {
+    let mut reasons = Vec::new();
+    if shared.readiness.is_draining() {
+        reasons.push("draining");
+    }
+    if shared.probe.store(&shared.engine).await == StoreHealth::Silent {
+        reasons.push("store_not_answering");
+    }
+    let status = if reasons.is_empty() { StatusCode::OK } else { StatusCode::SERVICE_UNAVAILABLE };
+    json_response(status, &json!({ "ready": reasons.is_empty(), "reasons": reasons }))
+}

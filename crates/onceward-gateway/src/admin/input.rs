@@ -1,0 +1,94 @@
+//! What comes in: JSON bodies, queries and ids. Everything is bounded, and what is not known is refused.
+
+use std::collections::BTreeMap;
+use std::str::FromStr as _;
+use std::time::Duration;
+
+use axum::body::Body;
+use http::Uri;
+use http_body_util::{BodyExt as _, LengthLimitError, Limited};
+use onceward::RecordId;
+use percent_encoding::percent_decode_str;
+use serde::de::DeserializeOwned;
+
+use super::problem::Problem;
+
+/// A reply of the largest size that engines keep by default (2 MiB) in base64, and what is around it.
+pub(super) const BODY_BYTES_MAX: usize = 4 << 20;
+
+/// Reads a JSON body.
+pub(super) async fn json<T: DeserializeOwned>(body: Body) -> Result<T, Problem> {
+    let read = Limited::new(body, BODY_BYTES_MAX).collect().await.map_err(|error| {
+        if error.is::<LengthLimitError>() {
+            Problem::TooLarge { limit: BODY_BYTES_MAX }
+        } else {
+            Problem::Invalid("the body broke off".to_owned())
+        }
+    })?;
+    let bytes = read.to_bytes();
+    let mut reader = serde_json::Deserializer::from_slice(&bytes);
+    let value = serde_path_to_error::deserialize(&mut reader).map_err(|error| {
+        let path = error.path().to_string();
+        // What serde tells may quote a value, which may be a key or a body: the kind of mistake and its place are enough.
+        let inner = error.into_inner();
+        let why = match inner.classify() {
+            serde_json::error::Category::Data => field_error(&inner.to_string()),
+            serde_json::error::Category::Io
+            | serde_json::error::Category::Syntax
+            | serde_json::error::Category::Eof => format!("is not JSON near column {}", inner.column()),
+        };
+        Problem::Invalid(format!("the body at {path:?} {why}"))
+    })?;
+    reader.end().map_err(|_| Problem::Invalid("the body goes on after its end".to_owned()))?;
+    Ok(value)
+}
+
+/// Names of fields are the contract's own or the caller's mistake, and may be told; values may not.
+fn field_error(told: &str) -> String {
+    let told = told.split(" at line ").next().unwrap_or(told);
+    if ["unknown field", "missing field", "duplicate field", "unknown variant"]
+        .iter()
+        .any(|kind| told.starts_with(kind))
+    {
+        return format!("has an {}", told.chars().take(255).collect::<String>())
+            .replace("an missing", "a missing")
+            .replace("an duplicate", "a duplicate");
+    }
+    "has a value of another type than expected".to_owned()
+}
+
+/// Reads an id from a path.
+pub(super) fn id(text: &str) -> Result<RecordId, Problem> {
+    RecordId::from_str(text).map_err(|error| Problem::Invalid(error.to_string()))
+}
+
+/// Reads a query, in which only these names may stand, each once.
+pub(super) fn query(uri: &Uri, known: &[&'static str]) -> Result<BTreeMap<&'static str, String>, Problem> {
+    let mut found = BTreeMap::new();
+    for pair in uri.query().unwrap_or_default().split('&').filter(|pair| !pair.is_empty()) {
+        let (name, value) = pair.split_once('=').unwrap_or((pair, ""));
+        let Some(name) = known.iter().find(|known| **known == name) else {
+            let name: String = name.chars().take(64).collect();
+            return Err(Problem::Invalid(format!("the query has {name:?}, but only {known:?} are known")));
+        };
+        let value = value.replace('+', " ");
+        let value = percent_decode_str(&value).decode_utf8();
+        let value = value.map_err(|_| Problem::Invalid(format!("{name} in the query is not UTF-8")))?;
+        if found.insert(*name, value.into_owned()).is_some() {
+            return Err(Problem::Invalid(format!("the query has {name:?} twice")));
+        }
+    }
+    // A form that was sent with an empty field asks for nothing in particular.
+    found.retain(|_, value| !value.is_empty());
+    Ok(found)
+}
+
+/// Reads a span of time such as `90s` or `7d`.
+pub(super) fn duration(name: &str, text: &str) -> Result<Duration, Problem> {
+    humantime::parse_duration(text).map_err(|error| {
+        let text: String = text.chars().take(32).collect();
+        Problem::Invalid(format!(
+            "{name} = {text:?} is no span of time ({error}): write it like \"90s\" or \"7d\""
+        ))
+    })
+}

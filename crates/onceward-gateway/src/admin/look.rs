@@ -1,0 +1,133 @@
+//! Looking at operations.
+
+use std::sync::Arc;
+
+use axum::extract::{Path, State as Held};
+use axum::response::{IntoResponse, Response};
+use base64::Engine as _;
+use base64::engine::general_purpose::URL_SAFE_NO_PAD;
+use http::header::{CACHE_CONTROL, CONTENT_TYPE};
+use http::{HeaderValue, StatusCode, Uri};
+use onceward::store::{Cursor, Filter, Scan, Which};
+use onceward::{Engine, Key, Scope, Timestamp};
+use serde_json::{Value, json};
+
+use super::problem::Problem;
+use super::reply::Bodies;
+use super::{Shared, input, record};
+
+/// How many operations a list has where nothing is said.
+const LIMIT: usize = 100;
+/// How many it may have. A page is held in memory whole.
+const LIMIT_MAX: usize = 1_000;
+
+const STATES: [&str; 5] = ["in_progress", "completed", "failed_retryable", "unknown", "expired"];
+
+/// `GET /v1/operations/{id}`
+pub(super) async fn one(
+    Held(shared): Held<Arc<Shared>>,
+    Path(id): Path<String>,
+    uri: Uri,
+) -> Result<Response, Problem> {
+    let id = input::id(&id)?;
+    let query = input::query(&uri, &["bodies"])?;
+    let bodies = match query.get("bodies").map(String::as_str) {
+        None | Some("false") => Bodies::Hidden,
+        Some("true") => Bodies::Shown,
+        Some(_) => return Err(Problem::Invalid("bodies in the query must be true or false".to_owned())),
+    };
+    let found = shared.engine.load(id).await?.ok_or(Problem::NotFound { id })?;
+    let mut shown = record::operation(id, found.version, &found.record, bodies);
+    shown["timeline"] = record::timeline(&found.record);
+    Ok(json_response(StatusCode::OK, &shown))
+}
+
+/// `GET /v1/operations`
+pub(super) async fn list(Held(shared): Held<Arc<Shared>>, uri: Uri) -> Result<Response, Problem> {
+    let engine = &shared.engine;
+    let mut query = input::query(&uri, &["state", "route", "scope", "key", "older_than", "cursor", "limit"])?;
+    let filter = Filter {
+        state: query.get("state").map(|state| state_name(state)).transpose()?,
+        route: query.remove("route"),
+        created_before: match query.get("older_than") {
+            Some(age) => Some(before(engine, input::duration("older_than", age)?).await?),
+            None => None,
+        },
+        scope: query.remove("scope"),
+    };
+    if let Some(key) = query.get("key") {
+        let Some(scope) = &filter.scope else {
+            return Err(Problem::Invalid("a key belongs to a scope: give scope with key".to_owned()));
+        };
+        let found = of_key(engine, scope, key, &filter).await?;
+        return Ok(page(found.into_iter().collect(), None));
+    }
+    let limit = match query.get("limit").map(|limit| limit.parse::<usize>()) {
+        None => LIMIT,
+        Some(Ok(limit)) if (1..=LIMIT_MAX).contains(&limit) => limit,
+        Some(Ok(_) | Err(_)) => {
+            return Err(Problem::Invalid(format!("limit in the query must lie between 1 and {LIMIT_MAX}")));
+        }
+    };
+    let after = match query.get("cursor").map(|cursor| URL_SAFE_NO_PAD.decode(cursor)) {
+        None => None,
+        Some(Ok(cursor)) => Some(Cursor::from_bytes(cursor)),
+        Some(Err(_)) => return Err(Problem::Invalid("the cursor is not one of this list's".to_owned())),
+    };
+    let found = engine.list(Scan { which: Which::Filter(filter), after, limit }).await?;
+    let operations = found
+        .entries
+        .iter()
+        .map(|entry| match &entry.record {
+            Ok(record) => record::operation(entry.id, entry.version, record, Bodies::Hidden),
+            Err(why) => record::unreadable(entry.id, entry.version, why),
+        })
+        .collect();
+    Ok(page(operations, found.next.as_ref()))
+}
+
+fn page(operations: Vec<Value>, next: Option<&Cursor>) -> Response {
+    let next_cursor = next.map(|cursor| URL_SAFE_NO_PAD.encode(cursor.as_bytes()));
+    json_response(StatusCode::OK, &json!({ "operations": operations, "next_cursor": next_cursor }))
+}
+
+/// The operation of one key, if everything else that is asked for agrees.
+async fn of_key(engine: &Engine, scope: &str, key: &str, filter: &Filter) -> Result<Option<Value>, Problem> {
+    let invalid = |why: String| Problem::Invalid(format!("scope and key in the query name nothing: {why}"));
+    let key = Key::new(key).map_err(|error| invalid(error.to_string()))?;
+    // The text of a scope is shown with its parts escaped and joined.
+    let parts: Vec<String> =
+        scope.split(',').map(|part| part.replace("%2C", ",").replace("%25", "%")).collect();
+    let scope =
+        Scope::from_parts(parts.iter().map(String::as_str)).map_err(|error| invalid(error.to_string()))?;
+    let id = engine.id_of(&scope, &key);
+    let found = engine.load(id).await?.filter(|found| filter.accepts(&found.record));
+    Ok(found.map(|found| record::operation(id, found.version, &found.record, Bodies::Hidden)))
+}
+
+/// Some time ago, by the store's clock.
+async fn before(engine: &Engine, age: std::time::Duration) -> Result<Timestamp, Problem> {
+    let scan = Scan {
+        which: Which::Filter(Filter { state: Some("unknown"), ..Filter::default() }),
+        after: None,
+        limit: 1,
+    };
+    let now = engine.list(scan).await?.now;
+    let age = u64::try_from(age.as_micros()).unwrap_or(u64::MAX);
+    Ok(Timestamp::from_micros(now.as_micros().saturating_sub(age)))
+}
+
+fn state_name(text: &str) -> Result<&'static str, Problem> {
+    STATES.iter().find(|state| **state == text).copied().ok_or_else(|| {
+        let text: String = text.chars().take(32).collect();
+        Problem::Invalid(format!("state = {text:?} is none of {STATES:?}"))
+    })
+}
+
+pub(super) fn json_response(status: StatusCode, body: &Value) -> Response {
+    let mut response = (status, body.to_string()).into_response();
+    let headers = response.headers_mut();
+    headers.insert(CONTENT_TYPE, HeaderValue::from_static("application/json"));
+    headers.insert(CACHE_CONTROL, HeaderValue::from_static("no-store"));
+    response
+}

@@ -1,0 +1,138 @@
+//! Records as JSON.
+
+use std::time::{Duration, UNIX_EPOCH};
+
+use onceward::codec::Unreadable;
+use onceward::store::{Stamped, Version};
+use onceward::{Letter, OnLapse, Record, RecordId, State, Timestamp};
+use serde_json::{Map, Value, json};
+
+use super::reply::{Bodies, content, shown};
+
+/// The last second that RFC 3339 can write, at the end of the year 9999.
+const LAST_SECOND: u64 = 253_402_300_799;
+
+/// A time as RFC 3339 has it, in UTC, to the microsecond.
+pub(super) fn time(at: Timestamp) -> Value {
+    let last = Duration::from_secs(LAST_SECOND);
+    let since = Duration::from_micros(at.as_micros()).min(last);
+    humantime::format_rfc3339_micros(UNIX_EPOCH + since).to_string().into()
+}
+
+/// One operation, without its timeline.
+pub(super) fn operation(id: RecordId, version: Version, record: &Record, bodies: Bodies) -> Value {
+    let mut shown_record = json!({
+        "id": id.to_string(),
+        "version": version.as_number(),
+        "state": record.state.name(),
+        "scope": record.subject.scope,
+        "key": record.subject.key,
+        "route": record.subject.route,
+        "created_at": time(record.created_at),
+        "fence": record.fence.as_number(),
+        "attempt": record.attempt,
+        "recovery_point": record.recovery_point.as_ref().map_or("started", |point| point.name()),
+        "terms": {
+            "lease": humantime::format_duration(record.terms.lease).to_string(),
+            "on_lapse": match record.terms.on_lapse {
+                OnLapse::Unknown => "unknown",
+                OnLapse::Resume { .. } => "resume",
+            },
+            "retention": humantime::format_duration(record.terms.retention).to_string(),
+            "grace": humantime::format_duration(record.terms.grace).to_string(),
+        },
+    });
+    let Value::Object(fields) = &mut shown_record else { return shown_record };
+    if let (Some(point), Bodies::Shown) = (&record.recovery_point, bodies) {
+        fields.insert("data".to_owned(), content(point.data()));
+    }
+    if let Some(evidence) = &record.evidence {
+        let reply = shown(&evidence.reply, bodies);
+        let told = json!({ "fence": evidence.fence.as_number(), "at": time(evidence.at), "reply": reply });
+        fields.insert("evidence".to_owned(), told);
+    }
+    if let Some(verdict) = verdict(record) {
+        fields.insert("verdict".to_owned(), verdict);
+    }
+    if let Some(error) = &record.last_error {
+        fields.insert("last_error".to_owned(), error.as_str().into());
+    }
+    add_state(fields, &record.state, bodies);
+    shown_record
+}
+
+fn add_state(fields: &mut Map<String, Value>, state: &State, bodies: Bodies) {
+    let more = match state {
+        State::InProgress { lease_until } => json!({ "lease_until": time(*lease_until) }),
+        State::Completed { reply, settled_at, expires_at } => json!({
+            "reply": shown(reply, bodies),
+            "settled_at": time(*settled_at),
+            "expires_at": time(*expires_at),
+        }),
+        State::FailedRetryable { settled_at, expires_at } => {
+            json!({ "settled_at": time(*settled_at), "expires_at": time(*expires_at) })
+        }
+        State::Unknown { since, due_at, probes, letter } => json!({
+            "unknown_since": time(*since),
+            "due_at": time(*due_at),
+            "probes": probes,
+            "dead_lettered": match letter {
+                Letter::Live => false,
+                Letter::Dead => true,
+            },
+        }),
+        State::Expired { status, expires_at } => json!({ "status": status, "expires_at": time(*expires_at) }),
+    };
+    if let Value::Object(more) = more {
+        fields.extend(more);
+    }
+}
+
+/// A record that cannot be read still has a place in a list.
+pub(super) fn unreadable(id: RecordId, version: Version, why: &Unreadable) -> Value {
+    json!({ "id": id.to_string(), "version": version.as_number(), "unreadable": why.to_string() })
+}
+
+/// Who was first, for whoever was second.
+pub(super) fn first(found: &Stamped) -> Value {
+    let mut first = json!({ "state": found.record.state.name(), "version": found.version.as_number() });
+    if let Some(verdict) = verdict(&found.record) {
+        first["verdict"] = verdict;
+    }
+    first
+}
+
+fn verdict(record: &Record) -> Option<Value> {
+    let verdict = record.verdict.as_ref()?;
+    Some(json!({ "by": verdict.by, "reason": verdict.reason, "at": time(verdict.at) }))
+}
+
+/// What the record itself remembers of what happened to it, in order.
+pub(super) fn timeline(record: &Record) -> Value {
+    let mut events =
+        vec![(record.created_at, json!({ "event": "claimed", "fence": record.origin.as_number() }))];
+    if let Some(evidence) = &record.evidence {
+        events.push((evidence.at, json!({ "event": "evidence", "fence": evidence.fence.as_number() })));
+    }
+    if let Some(verdict) = &record.verdict {
+        let told = json!({ "event": "resolved", "by": verdict.by, "reason": verdict.reason });
+        events.push((verdict.at, told));
+    }
+    match &record.state {
+        State::InProgress { .. } => {}
+        State::Completed { settled_at, .. } => events.push((*settled_at, json!({ "event": "completed" }))),
+        State::FailedRetryable { settled_at, .. } => {
+            events.push((*settled_at, json!({ "event": "failed_retryable" })));
+        }
+        State::Unknown { since, .. } => events.push((*since, json!({ "event": "unknown" }))),
+        State::Expired { expires_at, .. } => events.push((*expires_at, json!({ "event": "expired" }))),
+    }
+    events.sort_by_key(|(at, _)| *at);
+    events
+        .into_iter()
+        .map(|(at, mut event)| {
+            event["at"] = time(at);
+            event
+        })
+        .collect()
+}

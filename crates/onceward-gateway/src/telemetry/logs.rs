@@ -1,0 +1,61 @@
+//! The gateway's log, on standard error: for people, or one JSON object a line for programs.
+//!
+//! A request that is traced is logged inside a span that has its trace id, so that every line within it has it too.
+
+use tracing::Subscriber;
+use tracing_subscriber::filter::ParseError;
+use tracing_subscriber::fmt::MakeWriter;
+use tracing_subscriber::layer::SubscriberExt as _;
+use tracing_subscriber::util::{SubscriberInitExt as _, TryInitError};
+use tracing_subscriber::{EnvFilter, Layer as _, Registry, fmt};
+
+use crate::settings::{LogFormat, Telemetry};
+
+/// How much is logged where nothing is said: the libraries below are quieter than the gateway itself, and the exporter
+/// of traces must not be traced for each of its own calls.
+const USUAL: &str = "info";
+
+/// A log that could not be set up.
+#[derive(Debug, thiserror::Error)]
+pub enum LogsError {
+    /// The filter cannot be read.
+    #[error(
+        "the log level {level:?} cannot be read ({why}): write a level such as \"info\", or directives such as \"warn,onceward=debug\""
+    )]
+    Level {
+        /// As given.
+        level: String,
+        /// Why.
+        why: ParseError,
+    },
+    /// There is one already.
+    #[error("logging was set up twice: {0}")]
+    Twice(#[from] TryInitError),
+}
+
+/// Sets up the process's log.
+pub fn start(telemetry: &Telemetry) -> Result<(), LogsError> {
+    subscriber(telemetry, std::io::stderr)?.try_init()?;
+    Ok(())
+}
+
+/// What writes the log, to wherever it should go.
+pub fn subscriber<W>(telemetry: &Telemetry, writer: W) -> Result<impl Subscriber + Send + Sync, LogsError>
+where
+    W: for<'a> MakeWriter<'a> + Send + Sync + 'static,
+{
+    let level = if telemetry.level.trim().is_empty() { USUAL } else { telemetry.level.trim() };
+    let filter =
+        EnvFilter::try_new(level).map_err(|why| LogsError::Level { level: level.to_owned(), why })?;
+    let lines = match telemetry.logs {
+        LogFormat::Text => fmt::layer().with_ansi(false).with_writer(writer).boxed(),
+        LogFormat::Json => fmt::layer()
+            .json()
+            .flatten_event(true)
+            .with_current_span(true)
+            .with_span_list(false)
+            .with_writer(writer)
+            .boxed(),
+    };
+    Ok(Registry::default().with(lines.with_filter(filter)))
+}

@@ -1,0 +1,130 @@
+//! How many outcomes are unknown, and for how long.
+//!
+//! They are counted in the store when somebody asks, not in this process: other processes, earlier runs and operators
+//! change them too. A pass over very many is spread over several looks.
+
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use onceward::store::{Cursor, Filter, Page, Scan, Which};
+use onceward::time::sleep;
+use onceward::{Engine, EngineError, Letter, State};
+
+use super::Routes;
+
+/// Records in one call to the store.
+const PAGE: usize = 1_000;
+/// Pages in one look: enough for any backlog that people work off, and little enough to be asked for every few seconds.
+const PAGES_AT_ONCE: usize = 8;
+/// A store that takes longer than this must not keep whoever asks for metrics: they get what was seen last.
+const PATIENCE: Duration = Duration::from_secs(2);
+
+/// The unknown outcomes of one route.
+#[derive(Debug, Clone, Copy, Default)]
+pub(super) struct Unknowns {
+    count: f64,
+    dead: f64,
+    oldest_seconds: f64,
+}
+
+pub(super) type Gauge = (&'static str, &'static str, fn(&Unknowns) -> f64);
+
+pub(super) const GAUGES: [Gauge; 3] = [
+    ("api_idempotency_unknown", "Outcomes that nobody knows, dead letters among them", |seen| seen.count),
+    ("api_idempotency_dead_letters", "Unknown outcomes that wait for an operator", |seen| seen.dead),
+    (
+        "api_idempotency_oldest_unknown_age_seconds",
+        "For how long the oldest outcome has been unknown",
+        |seen| seen.oldest_seconds,
+    ),
+];
+
+pub(super) struct Backlog {
+    /// The last whole pass.
+    published: Mutex<Box<[Unknowns]>>,
+    /// A pass that goes on with the next look. Whoever holds it is the only one who looks.
+    pass: tokio::sync::Mutex<Pass>,
+}
+
+struct Pass {
+    after: Option<Cursor>,
+    counted: Box<[Unknowns]>,
+}
+
+impl Backlog {
+    pub(super) fn new(routes: usize) -> Self {
+        let none = || vec![Unknowns::default(); routes].into_boxed_slice();
+        Self {
+            published: Mutex::new(none()),
+            pass: tokio::sync::Mutex::new(Pass { after: None, counted: none() }),
+        }
+    }
+
+    pub(super) fn read(&self, read: fn(&Unknowns) -> f64) -> Vec<f64> {
+        self.published().iter().map(read).collect()
+    }
+
+    pub(super) async fn look(&self, engine: &Engine, routes: &Routes) {
+        let Ok(mut pass) = self.pass.try_lock() else { return };
+        tokio::select! {
+            biased;
+            looked = self.go_on(&mut pass, engine, routes) => if let Err(error) = looked {
+                tracing::warn!(%error, "the unknown outcomes could not be counted");
+                // The cursor may be what was wrong.
+                pass.begin_again();
+            },
+            () = sleep(PATIENCE) => tracing::warn!("the store took too long to count the unknown outcomes"),
+        }
+    }
+
+    async fn go_on(&self, pass: &mut Pass, engine: &Engine, routes: &Routes) -> Result<(), EngineError> {
+        for _ in 0..PAGES_AT_ONCE {
+            let which = Which::Filter(Filter { state: Some("unknown"), ..Filter::default() });
+            let page = engine.list(Scan { which, after: pass.after.clone(), limit: PAGE }).await?;
+            pass.count(&page, routes);
+            pass.after = page.next;
+            if pass.after.is_none() {
+                self.published().clone_from_slice(&pass.counted);
+                pass.begin_again();
+                return Ok(());
+            }
+        }
+        // There are very many. Until all are counted, what is known already must not look like less.
+        for (published, counted) in self.published().iter_mut().zip(&pass.counted) {
+            published.count = published.count.max(counted.count);
+            published.dead = published.dead.max(counted.dead);
+            published.oldest_seconds = published.oldest_seconds.max(counted.oldest_seconds);
+        }
+        Ok(())
+    }
+
+    // A panic while the lock is held cannot leave half a number.
+    fn published(&self) -> MutexGuard<'_, Box<[Unknowns]>> {
+        self.published.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Pass {
+    fn begin_again(&mut self) {
+        self.after = None;
+        self.counted.fill(Unknowns::default());
+    }
+
+    fn count(&mut self, page: &Page, routes: &Routes) {
+        for entry in &page.entries {
+            // What cannot be read cannot be told from an unknown outcome, and needs somebody just as much.
+            let Ok(record) = &entry.record else {
+                self.counted[routes.other].count += 1.0;
+                continue;
+            };
+            let State::Unknown { since, letter, .. } = &record.state else { continue };
+            let counted = &mut self.counted[routes.place(&record.subject.route)];
+            counted.count += 1.0;
+            counted.dead += match letter {
+                Letter::Live => 0.0,
+                Letter::Dead => 1.0,
+            };
+            counted.oldest_seconds = counted.oldest_seconds.max(page.now.since(*since).as_secs_f64());
+        }
+    }
+}

@@ -1,0 +1,42 @@
+//! A store whose calls are measured.
+
+use std::sync::Arc;
+
+use onceward::store::{Page, Scan, Seen, Store, StoreFuture, Swapped, Version};
+use onceward::time::instant;
+use onceward::{Record, RecordId};
+
+use super::Metrics;
+
+pub(super) struct Measured {
+    pub store: Arc<dyn Store>,
+    pub metrics: Metrics,
+}
+
+impl Store for Measured {
+    fn load(&self, id: RecordId) -> StoreFuture<'_, Seen> {
+        Box::pin(async move {
+            let sent = instant();
+            let seen = self.store.load(id).await;
+            self.metrics.loaded(sent.elapsed());
+            seen
+        })
+    }
+
+    fn swap(&self, id: RecordId, expect: Option<Version>, next: Record) -> StoreFuture<'_, Swapped> {
+        Box::pin(async move {
+            let sent = instant();
+            let swapped = self.store.swap(id, expect, next).await;
+            self.metrics.swapped(sent.elapsed());
+            swapped
+        })
+    }
+
+    fn scan(&self, scan: Scan) -> StoreFuture<'_, Page> {
+        self.store.scan(scan)
+    }
+
+    fn forget(&self, records: Vec<(RecordId, Version)>) -> StoreFuture<'_, usize> {
+        self.store.forget(records)
+    }
+}
