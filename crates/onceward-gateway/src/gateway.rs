@@ -1,4 +1,5 @@
-//! What every request goes through: the layer around the proxy, and an answer for whatever fails without a key.
+//! What every request goes through: the layer around the proxy, what is counted and traced of it, and an answer for
+//! whatever fails without a key.
 
 use std::convert::Infallible;
 use std::future::Future;
@@ -11,16 +12,19 @@ use bytes::Bytes;
 use http::header::{CACHE_CONTROL, CONTENT_TYPE, RETRY_AFTER};
 use http::{HeaderValue, Request, Response, StatusCode};
 use http_body_util::{Either, Full};
-use onceward::http::{Body, Failure, Idempotency, IdempotencyLayer, OnError, header};
+use onceward::http::{Body, Failure, Handled, How, Idempotency, IdempotencyLayer, OnError, header};
+use onceward::time::{Instant, instant};
 use serde_json::json;
 use tower_layer::Layer as _;
 use tower_service::Service;
 
 use crate::front;
 use crate::proxy::{Proxy, ProxyError, UpstreamBody};
+use crate::telemetry::metrics::{InFlight, Metrics};
+use crate::telemetry::traces::{Ended, RequestSpan, Tracer};
 
 /// What the proxy is sent.
-type Sent = Body<front::Body>;
+pub type Sent = Body<front::Body>;
 /// What a client is sent: an answer that passes through, one that was read whole, or a refusal of the gateway's own.
 pub type Answer = Either<Body<UpstreamBody<Sent>>, Full<Bytes>>;
 
@@ -31,7 +35,7 @@ pub struct Proven;
 impl OnError<ProxyError> for Proven {
     fn failure(&self, error: &ProxyError) -> Failure {
         let failure = error.failure();
-        tracing::warn!(%error, proves = ?failure, "no answer from the upstream");
+        tracing::warn!(%error, proves = ?failure, "a keyed request got no answer from the upstream");
         failure
     }
 }
@@ -41,13 +45,15 @@ impl OnError<ProxyError> for Proven {
 pub struct Gateway {
     protected: Arc<ArcSwap<Idempotency<Proxy<Sent>, Proven>>>,
     proxy: Proxy<Sent>,
+    metrics: Metrics,
+    tracer: Tracer,
 }
 
 impl Gateway {
     /// A gateway to an upstream.
-    pub fn new(layer: IdempotencyLayer, proxy: Proxy<Sent>) -> Self {
+    pub fn new(layer: IdempotencyLayer, proxy: Proxy<Sent>, metrics: Metrics, tracer: Tracer) -> Self {
         let protected = layer.on_error(Proven).layer(proxy.clone());
-        Self { protected: Arc::new(ArcSwap::from_pointee(protected)), proxy }
+        Self { protected: Arc::new(ArcSwap::from_pointee(protected)), proxy, metrics, tracer }
     }
 
     /// Takes another layer. Requests that have begun go on under the old one.
@@ -71,15 +77,56 @@ impl Service<Request<front::Body>> for Gateway {
         Poll::Ready(Ok(()))
     }
 
-    fn call(&mut self, request: Request<front::Body>) -> Self::Future {
+    fn call(&mut self, mut request: Request<front::Body>) -> Self::Future {
+        let span = self.tracer.request(&request);
+        if let Some(span) = &span {
+            // It travels with the request, because work under a key outlives this future.
+            request.extensions_mut().insert(span.clone());
+        }
+        let told = Told { metrics: self.metrics.clone(), _in_flight: self.metrics.in_flight(), span, came: instant() };
         let mut protected = Idempotency::clone(&self.protected.load());
         let answer = protected.call(request);
         Box::pin(async move {
-            Ok(match answer.await {
+            let answer = match answer.await {
                 Ok(response) => response.map(Either::Left),
                 Err(error) => failed(&error).map(Either::Right),
-            })
+            };
+            told.answered(&answer);
+            Ok(answer)
         })
+    }
+}
+
+/// What is to be told about a request when it is answered.
+struct Told {
+    metrics: Metrics,
+    _in_flight: InFlight,
+    span: Option<RequestSpan>,
+    came: Instant,
+}
+
+impl Told {
+    fn answered<B>(self, answer: &Response<B>) {
+        // Only an answer of the gateway's own, to a request without a key, says nothing.
+        let (route, how, operation) = match answer.extensions().get::<Handled>() {
+            Some(handled) => (&*handled.route, handled.how, handled.operation),
+            None => ("", How::Passed, None),
+        };
+        self.metrics.request(route, how.into(), instant().duration_since(self.came).as_secs_f64());
+        if let Some(span) = self.span {
+            if let Some(operation) = operation {
+                span.operation(operation);
+            }
+            span.end(Ended { route, status: answer.status(), decision: how.name() });
+        }
+        tracing::debug!(
+            route,
+            handled = how.name(),
+            code = how.code(),
+            status = answer.status().as_u16(),
+            operation = operation.map(tracing::field::display),
+            "answered"
+        );
     }
 }
 
@@ -101,12 +148,18 @@ fn failed(error: &ProxyError) -> Response<Full<Bytes>> {
             (StatusCode::BAD_GATEWAY, "upstream_broken", "The service gave no whole answer")
         }
     };
+    let detail = match failure {
+        Failure::NotExecuted => "Nothing was sent to the service.",
+        Failure::TimedOut | Failure::Broken => {
+            "The service may have acted on it. A request with an Idempotency-Key could be sent again safely."
+        }
+    };
     let body = json!({
         "type": "about:blank",
         "title": title,
         "status": status.as_u16(),
+        "detail": detail,
         "code": code,
-        "detail": "The request had no Idempotency-Key, so it is not known here whether it may be sent again.",
     });
     let mut response = Response::new(Full::new(Bytes::from(body.to_string())));
     *response.status_mut() = status;
@@ -114,9 +167,11 @@ fn failed(error: &ProxyError) -> Response<Full<Bytes>> {
     headers.insert(CONTENT_TYPE, HeaderValue::from_static("application/problem+json"));
     headers.insert(CACHE_CONTROL, HeaderValue::from_static("no-store"));
     if failure == Failure::NotExecuted {
-        headers.insert(RETRY_AFTER, HeaderValue::from_static("1"));
         // For an outer Onceward whose client did send a key.
         headers.insert(header::OUTCOME, HeaderValue::from_static("retryable"));
+    }
+    if status == StatusCode::BAD_GATEWAY && failure == Failure::NotExecuted {
+        headers.insert(RETRY_AFTER, HeaderValue::from_static("1"));
     }
     response
 }

@@ -369,12 +369,6 @@ impl Engine {
         self.inner.observe(route, id, what);
     }
 
-    /// The id of a key in a scope.
-    #[cfg(feature = "http")]
-    pub(crate) fn id_of(&self, scope: &crate::Scope, key: &crate::Key) -> RecordId {
-        self.inner.identity.id_of(scope, key)
-    }
-
     /// An operator confirms that the store's clock is right, after a jump that suspended expiry.
     pub fn trust_clock(&self) {
         self.inner.store_clock.trust();

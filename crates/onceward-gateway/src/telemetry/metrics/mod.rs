@@ -14,8 +14,7 @@ use std::sync::atomic::{AtomicI64, AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
-use http::HeaderMap;
-use onceward::http::header::{IDEMPOTENCY_EXPIRES, IDEMPOTENCY_REPLAYED, OUTCOME, STORE};
+use onceward::http::How;
 use onceward::store::Store;
 use onceward::{Engine, Observation, Observer, RecordId, Traced};
 use opentelemetry::KeyValue;
@@ -64,18 +63,16 @@ impl Handled {
         }
     }
 
-    /// How a request was handled, told from the headers that the layer put on its answer.
-    pub fn of(answer: &HeaderMap) -> Self {
-        if answer.contains_key(IDEMPOTENCY_REPLAYED) {
-            Self::Replayed
-        } else if answer.contains_key(IDEMPOTENCY_EXPIRES) {
-            Self::Executed
-        } else if answer.contains_key(OUTCOME) {
-            Self::Refused
-        } else if answer.contains_key(STORE) {
-            Self::Unprotected
-        } else {
-            Self::Passed
+}
+
+impl From<How> for Handled {
+    fn from(how: How) -> Self {
+        match how {
+            How::Passed | How::Published | How::Observed => Self::Passed,
+            How::Executed | How::Released => Self::Executed,
+            How::Replayed => Self::Replayed,
+            How::Refused(_) | How::Unanswered(_) => Self::Refused,
+            How::Unprotected => Self::Unprotected,
         }
     }
 }

@@ -1,0 +1,35 @@
+//! A line for every decision, as it is made.
+
+use onceward::{Observation, Observer, RecordId};
+
+/// Prints what the engine decides.
+pub(super) struct Console;
+
+impl Observer for Console {
+    fn observe(&self, _: &str, id: RecordId, what: Observation) {
+        let Some((decision, meaning)) = told(what) else { return };
+        let id: String = id.to_string().chars().take(8).collect();
+        println!("  gateway       {id}  {decision:<9} {meaning}");
+    }
+}
+
+/// What a person wants to know of it. Nothing where it is only a detail.
+fn told(what: Observation) -> Option<(&'static str, &'static str)> {
+    Some(match what {
+        Observation::Created => ("execute", "a new key: claimed on disk, now sent to the API"),
+        Observation::Reclaimed => ("execute", "proven not done before: sent to the API"),
+        Observation::Resumed => ("resume", "goes on after its last recovery point"),
+        Observation::Completed => ("completed", "the answer is on disk, now the client gets it"),
+        Observation::Replayed | Observation::ReplayedFromCache => {
+            ("replay", "the first answer again; the API was not asked")
+        }
+        Observation::Mismatch => ("refuse", "422: this key belongs to another request"),
+        Observation::InProgress => ("refuse", "409: the first request with this key still runs"),
+        Observation::Unknown => ("refuse", "409: nobody knows yet whether it was done, so it is not done again"),
+        Observation::Released => ("released", "proven not done: the same key may be tried again"),
+        Observation::Lost => ("unknown", "the API gave no answer: it may have charged, so nothing is sent again"),
+        Observation::StoreError => ("error", "503: the store could not be written, so nothing was sent"),
+        Observation::Contradiction => ("alarm", "a late answer contradicts what was decided"),
+        _ => return None,
+    })
+}

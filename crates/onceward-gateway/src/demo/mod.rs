@@ -1,0 +1,109 @@
+//! `onceward demo`: a double charge prevented, on one's own screen.
+
+mod console;
+mod payments;
+
+use std::net::{Ipv4Addr, SocketAddr};
+use std::sync::Arc;
+
+use onceward::IdentityChange;
+use onceward::event::Expiry;
+use onceward::http::{Policy, Routes, ScopeRules};
+use tokio::net::TcpListener;
+
+use self::console::Console;
+use self::payments::{Payments, SLOW};
+use crate::Failure;
+use crate::running::Running;
+use crate::settings::{Admin, Limits, Scheme, Settings, StoreUrl, Telemetry, Upstream};
+
+/// Any free port on this machine.
+const FREE: SocketAddr = SocketAddr::new(std::net::IpAddr::V4(Ipv4Addr::LOCALHOST), 0);
+
+/// Runs the demo until it is told to stop.
+pub async fn run(stop: impl Future<Output = ()>) -> Result<(), Failure> {
+    let folder = tempfile::Builder::new().prefix("onceward-demo-").tempdir()?;
+    let listener = TcpListener::bind(FREE).await?;
+    let api = listener.local_addr()?;
+    let payments = tokio::spawn(Payments::default().serve(listener));
+    let settings = Settings {
+        listen: free_or(Settings::LISTEN).await,
+        upstream: Upstream {
+            scheme: Scheme::Http,
+            authority: api.to_string().parse()?,
+            base_path: None,
+            ca: None,
+        },
+        store: StoreUrl::Sqlite(folder.path().join("onceward.db")),
+        scope: ScopeRules::parse(["fixed:demo"])?,
+        namespace: "demo".to_owned(),
+        secret: None,
+        admin: Admin { listen: free_or(Admin::LISTEN).await, tokens: Vec::new() },
+        routes: Routes::new(Policy::default())?,
+        expiry: Expiry::Delete,
+        public_url: String::new(),
+        tls: None,
+        limits: Limits { drain: SLOW * 2, ..Limits::default() },
+        telemetry: Telemetry::default(),
+    };
+    let running = Running::start(settings, IdentityChange::Refuse, vec![Arc::new(Console)]).await?;
+    tell(&running, api);
+    stop.await;
+    println!("\nStopping: what runs is finished first.");
+    running.stop().await;
+    payments.abort();
+    folder.close()?;
+    println!("Stopped. The demo's files are gone.");
+    Ok(())
+}
+
+/// The usual port, so that the lines to paste are the ones in the README; another one if it is taken.
+async fn free_or(usual: SocketAddr) -> SocketAddr {
+    match TcpListener::bind(usual).await {
+        Ok(listener) => {
+            drop(listener);
+            usual
+        }
+        Err(_) => FREE,
+    }
+}
+
+fn tell(running: &Running, api: SocketAddr) {
+    let (url, admin) = (format!("http://{}/charges", running.address), running.admin);
+    println!(
+        "A payments API that charges a card for every POST it gets, and Onceward in front of it.
+
+  gateway       http://{}   send requests here
+  payments API  http://{api}   behind it
+  admin         http://{admin}   /metrics, /readyz
+
+Paste these lines into another terminal, one after the other, and watch this one.
+
+1. A charge:
+   curl -i {url} -H 'Idempotency-Key: order-1' -d amount=1299
+
+2. The same again, from a client that lost the answer. It is replayed, and charged once:
+   curl -i {url} -H 'Idempotency-Key: order-1' -d amount=1299
+
+3. Another amount under the same key. It is refused (422), and nothing is charged:
+   curl -i {url} -H 'Idempotency-Key: order-1' -d amount=9999
+
+4. Two at once. One is charged (201), the other is told to wait (409):
+   for i in 1 2; do curl -s -w '%{{http_code}}\\n' -o /dev/null {url} -H 'Idempotency-Key: order-2' -H 'Demo: slow' -d amount=500 & done; wait
+
+5. The answer gets lost: the client gives up after a second, and the API charges all the same.
+   Two seconds later the client tries again, gets the answer, and was charged once:
+   curl -m 1 {url} -H 'Idempotency-Key: order-3' -H 'Demo: slow' -d amount=700; sleep 2; curl -i {url} -H 'Idempotency-Key: order-3' -H 'Demo: slow' -d amount=700
+
+6. The API dies after it charged. Nobody can know that here (502), so the retry is not sent (409):
+   curl -i {url} -H 'Idempotency-Key: order-4' -H 'Demo: gone' -d amount=300
+   curl -i {url} -H 'Idempotency-Key: order-4' -d amount=300
+
+7. What was charged in the end, by the API's own account:
+   curl {url}
+
+Ctrl-C ends the demo and removes its files. What is decided appears here:
+",
+        running.address,
+    );
+}

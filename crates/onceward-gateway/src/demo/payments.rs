@@ -1,0 +1,124 @@
+//! A small payments API that charges, and loses its answers on request.
+
+use std::convert::Infallible;
+use std::fmt;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use bytes::Bytes;
+use http::header::CONTENT_TYPE;
+use http::{HeaderValue, Method, Request, Response, StatusCode};
+use http_body_util::{BodyExt as _, Full, Limited};
+use hyper::body::Incoming;
+use hyper::server::conn::http1;
+use hyper::service::service_fn;
+use hyper_util::rt::TokioIo;
+use onceward::time::sleep;
+use serde_json::json;
+use tokio::net::TcpListener;
+
+/// How long a slow charge takes: longer than the client of the demo waits.
+pub(super) const SLOW: Duration = Duration::from_secs(2);
+/// A charge is a number; nobody needs more.
+const LARGEST_BODY: usize = 4096;
+
+/// Every charge that was made, in cents. Charging twice is exactly what happens if it is asked twice.
+#[derive(Clone, Default)]
+pub(super) struct Payments {
+    charged: Arc<Mutex<Vec<u64>>>,
+}
+
+/// The API went away before it answered.
+#[derive(Debug)]
+struct Gone;
+
+impl fmt::Display for Gone {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("the payments API went away, as it was asked to")
+    }
+}
+
+impl std::error::Error for Gone {}
+
+impl Payments {
+    /// Serves until it is dropped.
+    pub(super) async fn serve(self, listener: TcpListener) -> Infallible {
+        loop {
+            let socket = match listener.accept().await {
+                Ok((socket, _)) => socket,
+                Err(error) => {
+                    tracing::warn!(%error, "the payments API could not accept a connection");
+                    sleep(Duration::from_millis(100)).await;
+                    continue;
+                }
+            };
+            let payments = self.clone();
+            let service = service_fn(move |request| {
+                let payments = payments.clone();
+                async move { payments.answer(request).await }
+            });
+            tokio::spawn(async move {
+                if let Err(error) = http1::Builder::new().serve_connection(TokioIo::new(socket), service).await {
+                    tracing::debug!(%error, "a connection to the payments API ended");
+                }
+            });
+        }
+    }
+
+    async fn answer(&self, request: Request<Incoming>) -> Result<Response<Full<Bytes>>, Gone> {
+        match (request.method(), request.uri().path()) {
+            (&Method::GET, "/charges") => Ok(answer(StatusCode::OK, &self.list())),
+            (&Method::POST, "/charges") => self.charge(request).await,
+            _ => Ok(answer(StatusCode::NOT_FOUND, &json!({ "error": "there is only /charges" }))),
+        }
+    }
+
+    async fn charge(&self, request: Request<Incoming>) -> Result<Response<Full<Bytes>>, Gone> {
+        let wish = request.headers().get("demo").cloned();
+        let Ok(body) = Limited::new(request.into_body(), LARGEST_BODY).collect().await else { return Err(Gone) };
+        let body = String::from_utf8_lossy(&body.to_bytes()).into_owned();
+        let amount = body.split('&').find_map(|pair| pair.strip_prefix("amount=")?.parse().ok());
+        let Some(cents) = amount else {
+            let error = json!({ "error": "send amount=CENTS, such as amount=1299" });
+            return Ok(answer(StatusCode::BAD_REQUEST, &error));
+        };
+        let number = {
+            let mut charged = self.charged();
+            charged.push(cents);
+            charged.len()
+        };
+        println!("  payments API  charged {}: that is charge {number}", Euros(cents));
+        match wish.as_ref().map(HeaderValue::as_bytes) {
+            Some(b"slow") => sleep(SLOW).await,
+            Some(b"gone") => return Err(Gone),
+            Some(_) | None => {}
+        }
+        Ok(answer(StatusCode::CREATED, &json!({ "charge": number, "amount": cents })))
+    }
+
+    fn list(&self) -> serde_json::Value {
+        let charged = self.charged();
+        json!({ "charges": *charged, "count": charged.len(), "total": charged.iter().sum::<u64>() })
+    }
+
+    fn charged(&self) -> MutexGuard<'_, Vec<u64>> {
+        // A panic while the lock is held cannot leave half a charge.
+        self.charged.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// Cents, as people write them.
+struct Euros(u64);
+
+impl fmt::Display for Euros {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}.{:02}", self.0 / 100, self.0 % 100)
+    }
+}
+
+fn answer(status: StatusCode, body: &serde_json::Value) -> Response<Full<Bytes>> {
+    let mut response = Response::new(Full::new(Bytes::from(format!("{body}\n"))));
+    *response.status_mut() = status;
+    response.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static("application/json"));
+    response
+}

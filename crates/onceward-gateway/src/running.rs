@@ -1,0 +1,224 @@
+//! A gateway that runs: everything that `serve` and `demo` start, reload and stop.
+
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::time::Duration;
+
+use onceward::http::IdempotencyLayer;
+use onceward::store::Store;
+use onceward::{
+    Engine, EngineOptions, Identity, IdentityChange, Limits as EngineLimits, MemoryStore, Observation, Observer,
+    RecordId, Sweeping,
+};
+use onceward_sqlite::{Options, SqliteStore};
+use tokio::net::TcpListener;
+use tokio::sync::watch;
+use tokio::task::JoinHandle;
+
+use crate::Failure;
+use crate::admin::{self, AdminState, Readiness, Tokens};
+use crate::front::{Ended, Front, tls};
+use crate::gateway::Gateway;
+use crate::proxy::Proxy;
+use crate::settings::{Settings, StoreUrl};
+use crate::telemetry::metrics::Metrics;
+use crate::telemetry::traces::Tracer;
+
+/// Answers that only have to be written after the last work has ended.
+const LAST_ANSWERS: Duration = Duration::from_secs(2);
+
+/// A gateway that takes requests.
+#[derive(Debug)]
+pub struct Running {
+    /// Where clients come in.
+    pub address: SocketAddr,
+    /// Where operators come in.
+    pub admin: SocketAddr,
+    settings: Settings,
+    engine: Engine,
+    store: Kept,
+    gateway: Gateway,
+    tracer: Tracer,
+    readiness: Readiness,
+    /// Ends the listeners, each when its turn comes.
+    stage: watch::Sender<Stage>,
+    front: JoinHandle<Ended>,
+    operators: JoinHandle<()>,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+enum Stage {
+    Open,
+    Draining,
+    Over,
+}
+
+/// The store itself, to be closed at the end.
+#[derive(Debug)]
+enum Kept {
+    Memory,
+    Sqlite(SqliteStore),
+}
+
+/// A change that a running gateway cannot take.
+#[derive(Debug, thiserror::Error)]
+pub enum ReloadError {
+    /// Only routes can be changed while requests are under way.
+    #[error(
+        "{} cannot change while the gateway runs: restart it, or take the change back. Nothing was reloaded",
+        .settings.join(", ")
+    )]
+    NeedsRestart {
+        /// Which keys have changed.
+        settings: Vec<&'static str>,
+    },
+    /// The routes cannot be used.
+    #[error("the routes cannot be used: {0}. Nothing was reloaded")]
+    Layer(#[from] onceward::http::LayerError),
+}
+
+impl Running {
+    /// Opens the store, starts both listeners, and takes requests. `observers` hear of everything that the engine does.
+    pub async fn start(
+        settings: Settings,
+        identity_change: IdentityChange,
+        observers: Vec<Arc<dyn Observer>>,
+    ) -> Result<Self, Failure> {
+        // What can be wrong is found before anything is touched.
+        let proxy = Proxy::new(&settings.upstream, &settings.limits)?;
+        let certificate = settings.tls.as_ref().map(tls::server_config).transpose()?;
+        let tracer = Tracer::start(&settings.telemetry)?;
+        let metrics = Metrics::new(settings.routes.names())?;
+        let listener = listen("listen", settings.listen).await?;
+        let operators = listen("admin.listen", settings.admin.listen).await?;
+        let (store, kept) = open(&settings.store, &metrics)?;
+        let tokens = Tokens::of(&settings)?;
+
+        let mut identity = Identity::new(&settings.namespace, &settings.scope.to_string())?;
+        if let Some(secret) = settings.secret.clone() {
+            identity = identity.with_secret(secret);
+        }
+        let mut all = observers;
+        all.push(metrics.observer());
+        let options = EngineOptions::new()?
+            .identity_change(identity_change)
+            .observer(Arc::new(All(all)))
+            .sweeping(Sweeping { expiry: settings.expiry, ..Sweeping::default() })
+            .limits(engine_limits(&settings));
+        let engine = Engine::open(metrics.measured(store), identity, options).await?;
+        let layer = layer(&engine, &settings)?;
+        let gateway = Gateway::new(layer, proxy, metrics.clone(), tracer.clone());
+
+        let (stage, reached) = watch::channel(Stage::Open);
+        let readiness = Readiness::default();
+        let (address, admin) = (listener.local_addr()?, operators.local_addr()?);
+        let front = Front { limits: settings.limits.clone(), tls: certificate };
+        let grace = settings.limits.drain + engine.limits().settle_patience + LAST_ANSWERS;
+        let front =
+            tokio::spawn(front.serve(listener, gateway.clone(), until(reached.clone(), Stage::Draining), grace));
+        let state = AdminState { engine: engine.clone(), metrics, readiness: readiness.clone(), tokens };
+        let operators = tokio::spawn(admin::serve(operators, state, until(reached, Stage::Over)));
+        Ok(Self {
+            address,
+            admin,
+            settings,
+            engine,
+            store: kept,
+            gateway,
+            tracer,
+            readiness,
+            stage,
+            front,
+            operators,
+        })
+    }
+
+    /// Takes other routes, all or nothing. Requests that have begun go on under the old ones.
+    pub fn reload(&mut self, settings: Settings) -> Result<(), ReloadError> {
+        let changed = self.settings.fixed_that_differ(&settings);
+        if !changed.is_empty() {
+            return Err(ReloadError::NeedsRestart { settings: changed });
+        }
+        self.gateway.replace(layer(&self.engine, &settings)?);
+        self.settings = settings;
+        Ok(())
+    }
+
+    /// Stops: fails readiness first, then takes no new work, lets what runs end within the drain time, and settles the
+    /// rest explicitly. Operators can look until the very end.
+    pub async fn stop(self) {
+        self.readiness.draining();
+        self.stage.send_replace(Stage::Draining);
+        // What still runs when the time is over is settled as unknown, and its clients are told so.
+        self.engine.shut_down(self.settings.limits.drain).await;
+        match self.front.await {
+            Ok(Ended::Drained) => tracing::info!("every request was answered"),
+            Ok(Ended::CutOff { connections }) => {
+                tracing::warn!(connections, "some connections were cut off when the drain time was over");
+            }
+            Err(error) => tracing::error!(%error, "the listener panicked, which is a bug: please report it"),
+        }
+        self.stage.send_replace(Stage::Over);
+        if let Err(error) = self.operators.await {
+            tracing::error!(%error, "the admin listener panicked, which is a bug: please report it");
+        }
+        self.tracer.shut_down().await;
+        match self.store {
+            Kept::Memory => {}
+            Kept::Sqlite(store) => store.close().await,
+        }
+    }
+}
+
+/// Ends when a stage is reached, or when nobody could reach one any more.
+async fn until(mut reached: watch::Receiver<Stage>, stage: Stage) {
+    drop(reached.wait_for(|found| *found >= stage).await);
+}
+
+async fn listen(key: &str, address: SocketAddr) -> Result<TcpListener, Failure> {
+    TcpListener::bind(address).await.map_err(|error| {
+        format!("{key} = \"{address}\" cannot be listened on: {error}. Choose another address or port, or stop what uses it")
+            .into()
+    })
+}
+
+fn open(url: &StoreUrl, metrics: &Metrics) -> Result<(Arc<dyn Store>, Kept), Failure> {
+    match url {
+        StoreUrl::Memory => {
+            tracing::warn!("store = \"memory:\" forgets everything when the gateway ends: retries then execute again");
+            Ok((Arc::new(MemoryStore::default()), Kept::Memory))
+        }
+        StoreUrl::Sqlite(path) => {
+            let store = SqliteStore::open(path, Options::default())?;
+            let statistics = store.clone();
+            metrics.batches(move || statistics.statistics().into());
+            Ok((Arc::new(store.clone()), Kept::Sqlite(store)))
+        }
+    }
+}
+
+fn engine_limits(settings: &Settings) -> EngineLimits {
+    let defaults = EngineLimits::default();
+    EngineLimits {
+        cache_bytes: settings.limits.cache_bytes,
+        // Whatever a route may store, with its headers.
+        reply_bytes: defaults.reply_bytes.max(settings.routes.largest_response() + settings.limits.header_bytes),
+        ..defaults
+    }
+}
+
+fn layer(engine: &Engine, settings: &Settings) -> Result<IdempotencyLayer, onceward::http::LayerError> {
+    IdempotencyLayer::new(engine.clone(), settings.scope.clone(), settings.routes.clone())?
+        .held_bytes(settings.limits.buffered_bytes)
+        .body_patience(settings.limits.body_timeout)
+        .base_url(&settings.public_url)
+}
+
+/// Several observers that are one.
+struct All(Vec<Arc<dyn Observer>>);
+
+impl Observer for All {
+    fn observe(&self, route: &str, id: RecordId, what: Observation) {
+        self.0.iter().for_each(|observer| observer.observe(route, id, what));
+    }
+}
