@@ -147,6 +147,9 @@ pub struct Limits {
     pub cache_bytes: u64,
     /// How long work in flight may take to end after SIGTERM.
     pub drain: Duration,
+    /// Bytes of a reply that the engine keeps: the largest `max_response_body` of any route, and room for its headers.
+    /// The configuration works it out; it is no key.
+    pub reply_bytes: usize,
 }
 
 impl Default for Limits {
@@ -165,6 +168,7 @@ impl Default for Limits {
             response_timeout: Duration::from_secs(60),
             cache_bytes: 64 << 20,
             drain: Duration::from_secs(30),
+            reply_bytes: 2 << 20,
         }
     }
 }
