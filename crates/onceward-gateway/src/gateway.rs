@@ -83,7 +83,12 @@ impl Service<Request<front::Body>> for Gateway {
             // It travels with the request, because work under a key outlives this future.
             request.extensions_mut().insert(span.clone());
         }
-        let told = Told { metrics: self.metrics.clone(), _in_flight: self.metrics.in_flight(), span, came: instant() };
+        let told = Told {
+            metrics: self.metrics.clone(),
+            _in_flight: self.metrics.in_flight(),
+            span,
+            came: instant(),
+        };
         let mut protected = Idempotency::clone(&self.protected.load());
         let answer = protected.call(request);
         Box::pin(async move {

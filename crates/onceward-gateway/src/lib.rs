@@ -1,8 +1,16 @@
 //! The gateway: the layer around a proxy service, and what it takes to run one.
 
 pub mod admin;
+pub mod cli;
+pub mod config;
+pub mod demo;
 pub mod front;
 pub mod gateway;
 pub mod proxy;
+pub mod running;
+pub mod serve;
 pub mod settings;
 pub mod telemetry;
+
+/// Whatever stops a command, in a sentence.
+pub type Failure = Box<dyn std::error::Error + Send + Sync>;

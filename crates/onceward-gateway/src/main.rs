@@ -1,3 +1,7 @@
 //! `onceward`: the gateway and its commands.
 
-fn main() {}
+use std::process::ExitCode;
+
+fn main() -> ExitCode {
+    onceward_gateway::cli::run(std::env::args_os(), std::env::vars_os())
+}

@@ -7,8 +7,8 @@ use std::time::Duration;
 use onceward::http::IdempotencyLayer;
 use onceward::store::Store;
 use onceward::{
-    Engine, EngineOptions, Identity, IdentityChange, Limits as EngineLimits, MemoryStore, Observation, Observer,
-    RecordId, Sweeping,
+    Engine, EngineOptions, Identity, IdentityChange, Limits as EngineLimits, MemoryStore, Observation,
+    Observer, RecordId, Sweeping,
 };
 use onceward_sqlite::{Options, SqliteStore};
 use tokio::net::TcpListener;
@@ -114,8 +114,12 @@ impl Running {
         let (address, admin) = (listener.local_addr()?, operators.local_addr()?);
         let front = Front { limits: settings.limits.clone(), tls: certificate };
         let grace = settings.limits.drain + engine.limits().settle_patience + LAST_ANSWERS;
-        let front =
-            tokio::spawn(front.serve(listener, gateway.clone(), until(reached.clone(), Stage::Draining), grace));
+        let front = tokio::spawn(front.serve(
+            listener,
+            gateway.clone(),
+            until(reached.clone(), Stage::Draining),
+            grace,
+        ));
         let state = AdminState { engine: engine.clone(), metrics, readiness: readiness.clone(), tokens };
         let operators = tokio::spawn(admin::serve(operators, state, until(reached, Stage::Over)));
         Ok(Self {
@@ -185,7 +189,9 @@ async fn listen(key: &str, address: SocketAddr) -> Result<TcpListener, Failure> 
 fn open(url: &StoreUrl, metrics: &Metrics) -> Result<(Arc<dyn Store>, Kept), Failure> {
     match url {
         StoreUrl::Memory => {
-            tracing::warn!("store = \"memory:\" forgets everything when the gateway ends: retries then execute again");
+            tracing::warn!(
+                "store = \"memory:\" forgets everything when the gateway ends: retries then execute again"
+            );
             Ok((Arc::new(MemoryStore::default()), Kept::Memory))
         }
         StoreUrl::Sqlite(path) => {
@@ -201,16 +207,15 @@ fn engine_limits(settings: &Settings) -> EngineLimits {
     let defaults = EngineLimits::default();
     EngineLimits {
         cache_bytes: settings.limits.cache_bytes,
-        // Whatever a route may store, with its headers.
-        reply_bytes: defaults.reply_bytes.max(settings.routes.largest_response() + settings.limits.header_bytes),
+        reply_bytes: defaults.reply_bytes.max(settings.limits.reply_bytes),
         ..defaults
     }
 }
 
 fn layer(engine: &Engine, settings: &Settings) -> Result<IdempotencyLayer, onceward::http::LayerError> {
     IdempotencyLayer::new(engine.clone(), settings.scope.clone(), settings.routes.clone())?
-        .held_bytes(settings.limits.buffered_bytes)
-        .body_patience(settings.limits.body_timeout)
+        .held_bytes(settings.limits.buffered_bytes)?
+        .body_patience(settings.limits.body_timeout)?
         .base_url(&settings.public_url)
 }
 

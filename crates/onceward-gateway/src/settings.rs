@@ -44,7 +44,7 @@ pub struct Settings {
 }
 
 /// The API behind: the only place that requests are ever sent to.
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Upstream {
     /// Plain or TLS.
     pub scheme: Scheme,
@@ -85,7 +85,7 @@ pub enum StoreUrl {
 }
 
 /// The admin listener.
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Admin {
     /// Where operators come in.
     pub listen: SocketAddr,
@@ -94,7 +94,7 @@ pub struct Admin {
 }
 
 /// An operator's credential.
-#[derive(Clone)]
+#[derive(Clone, PartialEq, Eq)]
 pub struct Token {
     /// Who it is, for the audit trail.
     pub name: String,
@@ -157,6 +157,9 @@ pub struct Limits {
     pub cache_bytes: u64,
     /// How long work in flight may take to end after SIGTERM.
     pub drain: Duration,
+    /// Bytes of a reply that the engine keeps: the largest `max_response_body` of any route, and room for its headers.
+    /// The configuration works it out; it is no key.
+    pub reply_bytes: usize,
 }
 
 impl Default for Limits {
@@ -175,6 +178,7 @@ impl Default for Limits {
             response_timeout: Duration::from_secs(60),
             cache_bytes: 64 << 20,
             drain: Duration::from_secs(30),
+            reply_bytes: 2 << 20,
         }
     }
 }
@@ -206,6 +210,26 @@ impl Admin {
 }
 
 impl Settings {
+    /// Which keys differ from another configuration's that cannot change while a gateway runs: all but the routes.
+    pub fn fixed_that_differ(&self, other: &Self) -> Vec<&'static str> {
+        let limits = Limits { reply_bytes: self.limits.reply_bytes, ..other.limits.clone() };
+        let same = [
+            ("listen", self.listen == other.listen),
+            ("upstream", self.upstream == other.upstream),
+            ("store", self.store == other.store),
+            ("scope", self.scope == other.scope),
+            ("namespace", self.namespace == other.namespace),
+            ("secret", self.secret == other.secret),
+            ("admin", self.admin == other.admin),
+            ("defaults.expire", self.expiry == other.expiry),
+            ("public_url", self.public_url == other.public_url),
+            ("tls", self.tls == other.tls),
+            ("limits", self.limits == limits),
+            ("logs or traces", self.telemetry == other.telemetry),
+        ];
+        same.into_iter().filter(|(_, same)| !same).map(|(key, _)| key).collect()
+    }
+
     /// Where clients come in unless it is said otherwise.
     pub const LISTEN: SocketAddr = SocketAddr::new(std::net::IpAddr::V4(Ipv4Addr::LOCALHOST), 8420);
 }

@@ -9,7 +9,8 @@ use std::fmt;
 /// assert_eq!(format!("{secret:?}"), "Secret(…)");
 /// assert!(onceward::Secret::new(*b"short").is_err());
 /// ```
-#[derive(Clone)]
+// Compared only with another configuration's, never with what a client sent.
+#[derive(Clone, PartialEq, Eq)]
 pub struct Secret(Box<[u8]>);
 
 /// A secret was shorter than [`Secret::MIN_BYTES`]. The secret itself is not repeated.

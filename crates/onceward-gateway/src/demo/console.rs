@@ -25,9 +25,13 @@ fn told(what: Observation) -> Option<(&'static str, &'static str)> {
         }
         Observation::Mismatch => ("refuse", "422: this key belongs to another request"),
         Observation::InProgress => ("refuse", "409: the first request with this key still runs"),
-        Observation::Unknown => ("refuse", "409: nobody knows yet whether it was done, so it is not done again"),
+        Observation::Unknown => {
+            ("refuse", "409: nobody knows yet whether it was done, so it is not done again")
+        }
         Observation::Released => ("released", "proven not done: the same key may be tried again"),
-        Observation::Lost => ("unknown", "the API gave no answer: it may have charged, so nothing is sent again"),
+        Observation::Lost => {
+            ("unknown", "the API gave no answer: it may have charged, so nothing is sent again")
+        }
         Observation::StoreError => ("error", "503: the store could not be written, so nothing was sent"),
         Observation::Contradiction => ("alarm", "a late answer contradicts what was decided"),
         _ => return None,

@@ -10,6 +10,7 @@ use onceward::IdentityChange;
 use onceward::event::Expiry;
 use onceward::http::{Policy, Routes, ScopeRules};
 use tokio::net::TcpListener;
+use tokio::signal::unix::{SignalKind, signal};
 
 use self::console::Console;
 use self::payments::{Payments, SLOW};
@@ -20,8 +21,10 @@ use crate::settings::{Admin, Limits, Scheme, Settings, StoreUrl, Telemetry, Upst
 /// Any free port on this machine.
 const FREE: SocketAddr = SocketAddr::new(std::net::IpAddr::V4(Ipv4Addr::LOCALHOST), 0);
 
-/// Runs the demo until it is told to stop.
-pub async fn run(stop: impl Future<Output = ()>) -> Result<(), Failure> {
+/// Runs the demo until Ctrl-C.
+pub async fn run() -> Result<(), Failure> {
+    let mut terminate = signal(SignalKind::terminate())?;
+    let mut interrupt = signal(SignalKind::interrupt())?;
     let folder = tempfile::Builder::new().prefix("onceward-demo-").tempdir()?;
     let listener = TcpListener::bind(FREE).await?;
     let api = listener.local_addr()?;
@@ -48,7 +51,10 @@ pub async fn run(stop: impl Future<Output = ()>) -> Result<(), Failure> {
     };
     let running = Running::start(settings, IdentityChange::Refuse, vec![Arc::new(Console)]).await?;
     tell(&running, api);
-    stop.await;
+    tokio::select! {
+        _ = terminate.recv() => {}
+        _ = interrupt.recv() => {}
+    }
     println!("\nStopping: what runs is finished first.");
     running.stop().await;
     payments.abort();

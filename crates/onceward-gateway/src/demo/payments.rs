@@ -58,7 +58,9 @@ impl Payments {
                 async move { payments.answer(request).await }
             });
             tokio::spawn(async move {
-                if let Err(error) = http1::Builder::new().serve_connection(TokioIo::new(socket), service).await {
+                if let Err(error) =
+                    http1::Builder::new().serve_connection(TokioIo::new(socket), service).await
+                {
                     tracing::debug!(%error, "a connection to the payments API ended");
                 }
             });
@@ -75,7 +77,9 @@ impl Payments {
 
     async fn charge(&self, request: Request<Incoming>) -> Result<Response<Full<Bytes>>, Gone> {
         let wish = request.headers().get("demo").cloned();
-        let Ok(body) = Limited::new(request.into_body(), LARGEST_BODY).collect().await else { return Err(Gone) };
+        let Ok(body) = Limited::new(request.into_body(), LARGEST_BODY).collect().await else {
+            return Err(Gone);
+        };
         let body = String::from_utf8_lossy(&body.to_bytes()).into_owned();
         let amount = body.split('&').find_map(|pair| pair.strip_prefix("amount=")?.parse().ok());
         let Some(cents) = amount else {

@@ -57,7 +57,9 @@ impl Ledger {
         let lines = BufReader::new(child.stdout.take().unwrap()).lines();
         let address = lines
             .map_while(Result::ok)
-            .find_map(|line| line.split_once("ledger at ").map(|(_, address)| address.trim().parse().unwrap()))
+            .find_map(|line| {
+                line.split_once("ledger at ").map(|(_, address)| address.trim().parse().unwrap())
+            })
             .unwrap();
         Self { child, address, file }
     }
@@ -219,7 +221,9 @@ async fn one(api: &Api, socket: &mut TcpStream) -> Option<After> {
         "big" => answer.body = vec![b'x'; value.parse().ok()?],
         // Told the request as it arrived.
         "echo" => answer.body = request.raw.clone().into_bytes(),
-        "cookies" => answer.headers.push_str("set-cookie: a=1\r\nset-cookie: b=2\r\nx-many: 1\r\nx-many: 2\r\n"),
+        "cookies" => {
+            answer.headers.push_str("set-cookie: a=1\r\nset-cookie: b=2\r\nx-many: 1\r\nx-many: 2\r\n")
+        }
         "redirect" => {
             answer.status = value.parse().ok()?;
             answer.headers.push_str("location: /elsewhere\r\n");
@@ -256,7 +260,8 @@ async fn one(api: &Api, socket: &mut TcpStream) -> Option<After> {
             }
         }
         "sse" => {
-            let head = "HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\ntransfer-encoding: chunked\r\n\r\n";
+            let head =
+                "HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\ntransfer-encoding: chunked\r\n\r\n";
             socket.write_all(head.as_bytes()).await.ok()?;
             // One event at once; the second only when the test has seen the first.
             socket.write_all(b"d\r\ndata: first\n\n\r\n").await.ok()?;
@@ -299,7 +304,8 @@ impl Default for Answer {
 impl Answer {
     async fn send(&self, socket: &mut TcpStream) -> Option<()> {
         let bodiless = matches!(self.status, 100..=199 | 204 | 304);
-        let length = if bodiless { String::new() } else { format!("content-length: {}\r\n", self.body.len()) };
+        let length =
+            if bodiless { String::new() } else { format!("content-length: {}\r\n", self.body.len()) };
         let head = format!("HTTP/1.1 {} Status\r\ncontent-type: application/json\r\n{length}", self.status);
         let head = format!("{head}{}\r\n", self.headers);
         let mut bytes = head.into_bytes();

@@ -177,6 +177,11 @@ impl Routes {
         }
     }
 
+    /// The name of every protected route, as metrics and logs have it, the default last.
+    pub fn names(&self) -> impl Iterator<Item = &str> {
+        self.policies().map(|(name, _, _)| name)
+    }
+
     /// The name of what is under no route.
     pub(super) fn no_name(&self) -> &Arc<str> {
         &self.no_name

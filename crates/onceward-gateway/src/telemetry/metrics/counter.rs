@@ -52,6 +52,9 @@ counters! {
     FENCED, "fenced", "Writes refused because the writer's tenure was over";
     CONTRADICTION, "contradiction", "Results that contradict what was decided: something may have happened twice";
     SUSPICIOUS_KEY, "suspicious_key", "Keys that are short, or look like an e-mail address or a phone number";
+    KEY_MISSING, "key_missing", "Requests without the key that their route requires";
+    KEY_INVALID, "key_invalid", "Requests whose key cannot be used";
+    SCOPE_MISSING, "scope_missing", "Keyed requests that do not say whose key it is";
     EXPIRY_SUSPENDED, "expiry_suspended", "Sweeps that removed nothing because the store's clock runs ahead";
 }
 
@@ -82,7 +85,10 @@ pub(super) const fn counter_of(what: Observation) -> Counter {
         Observation::GivenBack => GIVEN_BACK,
         Observation::AttachWoken => ATTACHED,
         Observation::ExpirySuspended => EXPIRY_SUSPENDED,
-        // Here goes the arm for `Observation::SuspiciousKey => SUSPICIOUS_KEY`, as soon as the engine tells of it.
+        Observation::KeyMissing => KEY_MISSING,
+        Observation::KeyInvalid => KEY_INVALID,
+        Observation::ScopeMissing => SCOPE_MISSING,
+        Observation::SuspiciousKey => SUSPICIOUS_KEY,
     }
 }
 

@@ -62,7 +62,6 @@ impl Handled {
             Self::Unprotected => "unprotected",
         }
     }
-
 }
 
 impl From<How> for Handled {

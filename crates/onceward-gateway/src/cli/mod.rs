@@ -1,0 +1,132 @@
+//! The command line. `main` hands everything over to [`run`].
+//!
+//! Exit codes: 0 all is well, 1 it failed, 2 the command line or the configuration is wrong.
+
+mod args;
+mod check;
+mod healthcheck;
+
+use std::error::Error;
+use std::ffi::OsString;
+use std::future::Future;
+use std::io::Write as _;
+use std::process::ExitCode;
+
+use clap::ArgMatches;
+use clap::error::ErrorKind;
+
+use crate::config::{ConfigErrors, Sources};
+
+pub use self::args::command;
+
+const FAILED: u8 = 1;
+const WRONG_USE: u8 = 2;
+
+/// What a command ended with, beside success.
+enum Failure {
+    /// Said on standard error; the code is 2.
+    Configuration(ConfigErrors),
+    /// Said on standard error; the code is 1.
+    Failed(Box<dyn Error + Send + Sync>),
+    /// Everything was said already; the code is 1.
+    Told,
+}
+
+impl From<ConfigErrors> for Failure {
+    fn from(errors: ConfigErrors) -> Self {
+        Self::Configuration(errors)
+    }
+}
+
+impl From<Box<dyn Error + Send + Sync>> for Failure {
+    fn from(error: Box<dyn Error + Send + Sync>) -> Self {
+        Self::Failed(error)
+    }
+}
+
+impl From<std::io::Error> for Failure {
+    fn from(error: std::io::Error) -> Self {
+        Self::Failed(error.into())
+    }
+}
+
+/// Does what the command line says.
+pub fn run(
+    arguments: impl IntoIterator<Item = OsString>,
+    variables: impl IntoIterator<Item = (OsString, OsString)>,
+) -> ExitCode {
+    let matches = match command().try_get_matches_from(arguments) {
+        Ok(matches) => matches,
+        Err(error) => return explain(&error),
+    };
+    match dispatch(&matches, variables) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(Failure::Configuration(errors)) => {
+            eprintln!("{errors}");
+            ExitCode::from(WRONG_USE)
+        }
+        Err(Failure::Failed(error)) => {
+            eprintln!("onceward: {error}");
+            ExitCode::from(FAILED)
+        }
+        Err(Failure::Told) => ExitCode::from(FAILED),
+    }
+}
+
+/// What clap has to say: a help text that was asked for, or what is wrong.
+fn explain(error: &clap::Error) -> ExitCode {
+    let printed = error.print();
+    let asked = matches!(error.kind(), ErrorKind::DisplayHelp | ErrorKind::DisplayVersion);
+    match (asked, printed) {
+        (true, Ok(())) => ExitCode::SUCCESS,
+        (true, Err(_)) => ExitCode::from(FAILED),
+        (false, _) => ExitCode::from(WRONG_USE),
+    }
+}
+
+fn dispatch(
+    matches: &ArgMatches,
+    variables: impl IntoIterator<Item = (OsString, OsString)>,
+) -> Result<(), Failure> {
+    match matches.subcommand() {
+        Some(("serve", matches)) => {
+            let loaded = args::sources(matches, variables)?.load()?;
+            Ok(block_on(crate::serve::run(loaded))??)
+        }
+        Some(("demo", _)) => Ok(block_on(crate::demo::run())??),
+        Some(("check", matches)) => {
+            let sources = args::sources(matches, variables)?;
+            let report = block_on(check::run(&sources))?;
+            print(&if matches.get_flag(args::JSON) { report.to_json() } else { report.to_string() })?;
+            if report.failed() { Err(Failure::Told) } else { Ok(()) }
+        }
+        Some(("config", matches)) => print(&shown(matches, &args::sources(matches, variables)?)?),
+        Some(("healthcheck", matches)) => {
+            let sources = args::sources(matches, variables)?;
+            let url = matches.get_one::<String>(args::URL).map(String::as_str);
+            let target = healthcheck::target(url, &sources)?;
+            print(&format!("{}\n", block_on(healthcheck::ask(&target))??))
+        }
+        Some(_) | None => Err(Failure::Failed("this command is not in this version".into())),
+    }
+}
+
+fn shown(matches: &ArgMatches, sources: &Sources) -> Result<String, Failure> {
+    let pretty = |value: &serde_json::Value| format!("{value:#}\n");
+    if matches.get_flag(args::SCHEMA) {
+        return Ok(pretty(&crate::config::schema()));
+    }
+    let shown = sources.show()?;
+    Ok(if matches.get_flag(args::JSON) { pretty(&shown.to_json()) } else { shown.to_string() })
+}
+
+/// A reader that went away, such as `head`, is no failure of ours, but it is no success either.
+fn print(text: &str) -> Result<(), Failure> {
+    let mut out = std::io::stdout().lock();
+    out.write_all(text.as_bytes())?;
+    Ok(out.flush()?)
+}
+
+fn block_on<F: Future>(work: F) -> std::io::Result<F::Output> {
+    Ok(tokio::runtime::Builder::new_multi_thread().enable_all().build()?.block_on(work))
+}

@@ -1,0 +1,133 @@
+//! What is allowed and may still be a mistake.
+
+use std::time::Duration;
+
+use onceward::http::ScopeRule;
+
+use super::document::Document;
+use super::problem::Problem;
+use super::rules::{KeyRule, Rules};
+use super::tree::{Node, Path};
+use super::values::ScopePart;
+use crate::settings::{Scheme, StoreUrl};
+
+/// Clients retry after a lunch break, a deployment, a night: less than this protects few of them.
+const SHORT_RETENTION: Duration = Duration::from_secs(60 * 60);
+/// 128 bits in hexadecimal have 32 digits; shorter than half of that can be guessed or collide.
+const SHARED_KEY_LENGTH: usize = 16;
+
+/// Advice, each with the origin of the value that it concerns.
+pub(super) fn about(document: &Document, tree: &Node) -> Vec<Problem> {
+    let mut advice = Vec::new();
+    let mut say = |path: &Path, text: String| advice.push(Problem { origin: tree.origin_of(path), text });
+    places(document, &mut say);
+    scope(document, &mut say);
+    route(&document.defaults.rules(), &Path::of("defaults"), tree, document, &mut say);
+    for (index, given) in document.routes.iter().enumerate().filter(|(_, route)| route.protect != Some(false))
+    {
+        route(&given.rules(&document.defaults), &Path::of("routes").at(index), tree, document, &mut say);
+    }
+    advice
+}
+
+fn places(document: &Document, say: &mut impl FnMut(&Path, String)) {
+    let (listen, admin) = (document.listen.0, document.admin.listen.0);
+    if !listen.ip().is_loopback() && document.tls.certificate.is_none() {
+        let text = format!(
+            "`listen` = \"{listen}\" can be reached from other machines, in plain text: keep a proxy with TLS in front, or \
+             set tls.certificate and tls.key"
+        );
+        say(&Path::of("listen"), text);
+    }
+    if !admin.ip().is_loopback() {
+        let text = format!(
+            "`admin.listen` = \"{admin}\" can be reached from other machines, and tokens travel there in plain text: let \
+             it listen on 127.0.0.1, or on a network of its own"
+        );
+        say(&Path::of("admin.listen"), text);
+    }
+    if document.upstream.scheme == Scheme::Http && !is_local(document.upstream.authority.host()) {
+        let text = format!(
+            "`upstream` = \"{}\" is spoken to in plain text: write https:// unless the network between is trusted",
+            document.upstream
+        );
+        say(&Path::of("upstream"), text);
+    }
+    if document.store.0 == StoreUrl::Memory {
+        let text = "`store` = \"memory:\" forgets everything at every restart, so that retries execute again: use it for \
+                    tests only, and \"sqlite:PATH\" otherwise";
+        say(&Path::of("store"), text.to_owned());
+    }
+}
+
+fn is_local(host: &str) -> bool {
+    let address = host.trim_start_matches('[').trim_end_matches(']').parse::<std::net::IpAddr>();
+    host == "localhost" || address.is_ok_and(|address| address.is_loopback())
+}
+
+fn scope(document: &Document, say: &mut impl FnMut(&Path, String)) {
+    for (index, ScopePart(part)) in document.scope.iter().enumerate() {
+        let path = Path::of("scope").at(index);
+        match part {
+            ScopeRule::Header(name) => {
+                let text = format!(
+                    "`scope` believes the header {name}: whatever stands in front must set it, and remove the one that a \
+                     client sends, or clients can pretend to be each other"
+                );
+                say(&path, text);
+            }
+            ScopeRule::Authorization | ScopeRule::BasicUser if document.secret.is_none() => {
+                let text = format!(
+                    "`scope` = \"{part}\" without a `secret`: whoever can read the store can test guesses about who its \
+                     callers are; give a secret before the first start, because it cannot change later"
+                );
+                say(&path, text);
+            }
+            ScopeRule::Authorization | ScopeRule::BasicUser | ScopeRule::Fixed(_) => {}
+        }
+    }
+}
+
+fn route(rules: &Rules, place: &Path, tree: &Node, document: &Document, say: &mut impl FnMut(&Path, String)) {
+    // What a route inherits was said about the defaults already.
+    let own = |key: &str| tree.get(&place.key(key)).is_some();
+    if rules.retention.0 < SHORT_RETENTION && own("retention") {
+        let text = format!(
+            "`{place}.retention` = \"{}\" is short: a retry that comes later executes again; \"24h\" is what clients expect",
+            rules.retention
+        );
+        say(&place.key("retention"), text);
+    }
+    let shared = document.scope.iter().all(|part| matches!(part.0, ScopeRule::Fixed(_)));
+    if shared && rules.min_key_length < SHARED_KEY_LENGTH && own("min_key_length") {
+        let text = format!(
+            "`{place}.min_key_length` = {} while all callers share one scope: short keys of two callers meet, and one gets \
+             the other's answer; write {SHARED_KEY_LENGTH}",
+            rules.min_key_length
+        );
+        say(&place.key("min_key_length"), text);
+    }
+    if rules.lease.0 <= rules.timeout.0 && (own("lease") || own("timeout")) {
+        let text = format!(
+            "`{place}` has lease = \"{}\" and timeout = \"{}\": each request that takes long must renew its lease; a lease \
+             longer than the timeout spares that",
+            rules.lease, rules.timeout
+        );
+        say(&place.key("lease"), text);
+    }
+    let written =
+        |key: &str| tree.get(&place.key(key)).is_some_and(|node| node.origin != super::Origin::Default);
+    if rules.respond_within.0 > rules.timeout.0 && written("respond_within") {
+        let text = format!(
+            "`{place}.respond_within` = \"{}\" is longer than timeout = \"{}\", so it never counts",
+            rules.respond_within, rules.timeout
+        );
+        say(&place.key("respond_within"), text);
+    }
+    if rules.key == KeyRule::Required && rules.methods.is_empty() && own("key") && place.0.len() == 1 {
+        let text =
+            "`defaults.key` = \"required\" while `defaults.methods` is empty: only routes demand a key"
+                .to_owned();
+        say(&place.key("key"), text);
+    }
+}

@@ -1,0 +1,222 @@
+//! The configuration as it is written: every key, its type, its meaning and its default.
+//!
+//! The doc comments here are what `--help`, the JSON Schema and the page say about a key.
+
+use std::path::PathBuf;
+
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+use super::rules::{Defaults, Route};
+use super::secret::SecretSource;
+use super::text::Text as _;
+use super::urls::{Store, UpstreamUrl, WebUrl};
+use super::values::{Address, Level, ScopePart, Size, Time};
+use crate::settings;
+
+/// The configuration of `onceward serve`.
+#[derive(Debug, Clone, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields, default)]
+#[schemars(title = "onceward.toml")]
+pub(super) struct Document {
+    /// Where clients come in.
+    pub listen: Address,
+    /// The API behind: the only place that requests are ever sent to.
+    pub upstream: UpstreamUrl,
+    /// Where records are kept: `sqlite:PATH`, or `memory:` for tests.
+    pub store: Store,
+    /// What makes a tenant, all parts together. It has no default, because that is a decision.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub scope: Vec<ScopePart>,
+    /// Lets several gateways share a store without meeting.
+    pub namespace: String,
+    /// Keys every hash that is stored, so that whoever reads the store can confirm no guess. At least 16 bytes.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub secret: Option<SecretSource>,
+    /// What clients put before `/.well-known`, where a proxy in front changes origin or path.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub public_url: Option<WebUrl>,
+    /// Where operators come in, and who may do what.
+    pub admin: Admin,
+    /// How every request is treated that no route says otherwise about.
+    pub defaults: Defaults,
+    /// What differs from the defaults, by method and path. The first match wins.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub routes: Vec<Route>,
+    /// The certificate that clients see. Without it they speak plain text.
+    pub tls: Tls,
+    /// How an https upstream is trusted.
+    pub upstream_tls: UpstreamTls,
+    /// How much is held at once, and for how long.
+    pub limits: Limits,
+    /// What is logged, on standard error.
+    pub logs: Logs,
+    /// Where traces go.
+    pub traces: Traces,
+}
+
+/// The admin listener: console, operations API, metrics, health.
+#[derive(Debug, Clone, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields, default)]
+pub(super) struct Admin {
+    /// Where operators, probes and metrics come in.
+    pub listen: Address,
+    /// Who may do what. Where there is none, one operator token is made and kept beside the store.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub tokens: Vec<Token>,
+}
+
+/// An operator's credential.
+#[derive(Debug, Clone, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub(super) struct Token {
+    /// Who it is, for the audit trail.
+    pub name: String,
+    /// What it allows: each role may also do what those before it may.
+    pub role: Role,
+    /// The credential, from a variable or a file.
+    pub token: SecretSource,
+}
+
+/// What a token allows.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "lowercase")]
+pub(super) enum Role {
+    Reader,
+    Worker,
+    Operator,
+}
+
+/// The certificate that clients see.
+#[derive(Debug, Clone, Default, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields, default)]
+pub(super) struct Tls {
+    /// A PEM file with the certificate and those that lead to its root.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub certificate: Option<PathBuf>,
+    /// A PEM file with the certificate's private key.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub key: Option<PathBuf>,
+}
+
+/// How an https upstream is trusted.
+#[derive(Debug, Clone, Default, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields, default)]
+pub(super) struct UpstreamTls {
+    /// A PEM file with the certificates to trust instead of the machine's.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub ca: Option<PathBuf>,
+}
+
+/// How much is held at once, and for how long.
+#[derive(Debug, Clone, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields, default)]
+pub(super) struct Limits {
+    /// Clients' connections at once. Beyond, they wait to be accepted.
+    pub connections: usize,
+    /// Bytes of a request's head.
+    pub header_bytes: Size,
+    /// Bytes of a request's path and query.
+    pub url_bytes: Size,
+    /// How long a request's head may take, and how long a connection may stay idle.
+    pub header_timeout: Time,
+    /// How long the body of a request may pause.
+    pub body_timeout: Time,
+    /// Bytes of keyed requests' bodies held at once. Beyond, keyed requests are refused before they claim.
+    pub buffered_bytes: Size,
+    /// Connections to the upstream at once. Beyond, requests wait for one.
+    pub upstream_connections: usize,
+    /// How long connecting to the upstream may take, TLS included.
+    pub connect_timeout: Time,
+    /// How long an unused connection to the upstream is kept.
+    pub upstream_idle: Time,
+    /// How long an answer to a request without a key may take to begin.
+    pub response_timeout: Time,
+    /// Bytes of completed records kept in memory for replays.
+    pub cache_bytes: Size,
+    /// How long work in flight may take to end after SIGTERM.
+    pub drain: Time,
+}
+
+/// What is logged, on standard error.
+#[derive(Debug, Clone, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields, default)]
+pub(super) struct Logs {
+    /// For people (`text`) or for programs (`json`: one object a line).
+    pub format: LogFormat,
+    /// How much: `error`, `warn`, `info`, `debug`, `trace`, or directives such as `info,hyper=debug`.
+    pub level: Level,
+}
+
+/// The form of a log.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "lowercase")]
+pub(super) enum LogFormat {
+    Text,
+    Json,
+}
+
+/// Where traces go.
+#[derive(Debug, Clone, Default, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields, default)]
+pub(super) struct Traces {
+    /// A collector that takes OTLP over HTTP. Without it traces go nowhere.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub otlp: Option<WebUrl>,
+}
+
+impl Default for Document {
+    #[expect(clippy::expect_used, reason = "a default that cannot be read would fail every test")]
+    fn default() -> Self {
+        Self {
+            listen: Address(settings::Settings::LISTEN),
+            upstream: UpstreamUrl::read("http://127.0.0.1:3000").expect("a URL"),
+            store: Store(settings::StoreUrl::Sqlite(PathBuf::from("onceward.db"))),
+            scope: Vec::new(),
+            namespace: "default".to_owned(),
+            secret: None,
+            public_url: None,
+            admin: Admin::default(),
+            defaults: Defaults::default(),
+            routes: Vec::new(),
+            tls: Tls::default(),
+            upstream_tls: UpstreamTls::default(),
+            limits: Limits::default(),
+            logs: Logs::default(),
+            traces: Traces::default(),
+        }
+    }
+}
+
+impl Default for Admin {
+    fn default() -> Self {
+        Self { listen: Address(settings::Admin::LISTEN), tokens: Vec::new() }
+    }
+}
+
+impl Default for Logs {
+    fn default() -> Self {
+        Self { format: LogFormat::Text, level: Level("info".to_owned()) }
+    }
+}
+
+impl Default for Limits {
+    fn default() -> Self {
+        let limits = settings::Limits::default();
+        let size = |bytes: usize| Size(bytes as u64);
+        Self {
+            connections: limits.connections,
+            header_bytes: size(limits.header_bytes),
+            url_bytes: size(limits.url_bytes),
+            header_timeout: Time(limits.header_timeout),
+            body_timeout: Time(limits.body_timeout),
+            buffered_bytes: size(limits.buffered_bytes),
+            upstream_connections: limits.upstream_connections,
+            connect_timeout: Time(limits.connect_timeout),
+            upstream_idle: Time(limits.upstream_idle),
+            response_timeout: Time(limits.response_timeout),
+            cache_bytes: Size(limits.cache_bytes),
+            drain: Time(limits.drain),
+        }
+    }
+}

@@ -1,0 +1,238 @@
+//! The table of keys: one row for each, made from the types, so that none can lack its flag or its variable.
+
+use std::fmt;
+use std::sync::LazyLock;
+
+use schemars::generate::SchemaSettings;
+use serde::de::{self, Deserialize, Deserializer, Visitor};
+use serde_json::Value;
+
+use super::document::{Admin, Document, Limits, Logs, Tls, Token, Traces, UpstreamTls};
+use super::rules::{Defaults, Route};
+
+/// A key of the configuration, with its flag and its variable.
+#[derive(Debug, Clone)]
+pub struct Key {
+    /// The way to it: `admin.listen`.
+    pub path: String,
+    /// Without its dashes: `admin-listen`. Keys of `[defaults]` have no prefix.
+    pub flag: String,
+    /// `ONCEWARD_ADMIN_LISTEN`.
+    pub variable: String,
+    /// What it means.
+    pub meaning: String,
+    /// What it is where nobody says anything, as TOML; nothing where it is not set then.
+    pub default: Option<String>,
+    /// The words to choose from; none where it is not a choice.
+    pub choices: Vec<String>,
+    /// How a flag or a variable gives it.
+    pub form: Form,
+    /// Stands for its value in a help text.
+    pub placeholder: String,
+}
+
+/// How a flag or a variable gives a value.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Form {
+    /// As it is.
+    Text,
+    /// A whole number.
+    Number,
+    /// Separated by commas, or given more than once.
+    Texts,
+    /// Whole numbers, separated by commas, or given more than once.
+    Numbers,
+    /// As TOML: a table, or an array of tables.
+    Toml,
+}
+
+/// Every key, in the order of the types.
+pub fn keys() -> &'static [Key] {
+    &KEYS
+}
+
+static KEYS: LazyLock<Vec<Key>> = LazyLock::new(|| {
+    TABLES.iter().flat_map(|(table, fields)| fields().iter().filter_map(|field| key(table, field))).collect()
+});
+
+type Fields = fn() -> &'static [&'static str];
+
+/// The tables that have no list around them. A test compares their keys with the schema's.
+const TABLES: [(&str, Fields); 8] = [
+    ("", fields_of::<Document>),
+    ("admin", fields_of::<Admin>),
+    ("defaults", fields_of::<Defaults>),
+    ("tls", fields_of::<Tls>),
+    ("upstream_tls", fields_of::<UpstreamTls>),
+    ("limits", fields_of::<Limits>),
+    ("logs", fields_of::<Logs>),
+    ("traces", fields_of::<Traces>),
+];
+
+/// The keys of a table inside a list, in order.
+pub(super) fn item_fields(path: &str) -> &'static [&'static str] {
+    match path {
+        "routes" => fields_of::<Route>(),
+        "admin.tokens" => fields_of::<Token>(),
+        _ => &[],
+    }
+}
+
+fn key(table: &str, field: &str) -> Option<Key> {
+    if TABLES.iter().any(|(name, _)| table.is_empty() && *name == field) {
+        return None;
+    }
+    let path = if table.is_empty() { field.to_owned() } else { format!("{table}.{field}") };
+    let schema = schema_of(&path)?;
+    let name = path.strip_prefix("defaults.").unwrap_or(&path).replace('.', "_");
+    let default = toml::Value::try_from(Document::default()).ok();
+    let default = path.split('.').try_fold(default?, |value, key| value.get(key).cloned());
+    Some(Key {
+        flag: name.replace('_', "-"),
+        variable: format!("ONCEWARD_{}", name.to_uppercase()),
+        meaning: schema.get("description").and_then(Value::as_str).unwrap_or_default().to_owned(),
+        default: default.map(|value| value.to_string()),
+        choices: choices(schema),
+        form: form(schema),
+        placeholder: placeholder(&path, schema),
+        path,
+    })
+}
+
+/// The JSON Schema with every type in its place, for looking things up.
+pub(super) static INLINED: LazyLock<Value> = LazyLock::new(|| {
+    let settings = SchemaSettings::draft2020_12().with(|settings| settings.inline_subschemas = true);
+    settings.into_generator().into_root_schema_for::<Document>().to_value()
+});
+
+/// The JSON Schema, for editors.
+pub fn schema() -> Value {
+    SchemaSettings::draft2020_12().into_generator().into_root_schema_for::<Document>().to_value()
+}
+
+/// What the schema says about a key; lists are passed through.
+pub(super) fn schema_of(path: &str) -> Option<&'static Value> {
+    path.split('.').try_fold(&*INLINED, |schema, key| property(schema, key))
+}
+
+/// What the schema says about a key of a table, of the items of a list, or of one of several forms.
+pub(super) fn property<'a>(schema: &'a Value, key: &str) -> Option<&'a Value> {
+    let direct = schema.get("properties").and_then(|properties| properties.get(key));
+    let item = || schema.get("items").and_then(|items| property(items, key));
+    direct.or_else(item).or_else(|| alternatives(schema).find_map(|schema| property(schema, key)))
+}
+
+/// The names of a table's keys.
+pub(super) fn property_names(schema: &Value) -> Vec<&str> {
+    let direct = schema.get("properties").and_then(Value::as_object).into_iter().flatten();
+    let mut names: Vec<&str> = direct.map(|(name, _)| name.as_str()).collect();
+    names.extend(schema.get("items").map(property_names).unwrap_or_default());
+    names.extend(alternatives(schema).flat_map(property_names));
+    names
+}
+
+fn alternatives(schema: &Value) -> impl Iterator<Item = &Value> {
+    ["anyOf", "oneOf"].into_iter().filter_map(|word| schema.get(word)?.as_array()).flatten()
+}
+
+/// The words to choose from.
+pub(super) fn choices(schema: &Value) -> Vec<String> {
+    let own = schema.get("enum").and_then(Value::as_array).into_iter().flatten();
+    let single = schema.get("const").into_iter();
+    let mut words: Vec<String> = own.chain(single).filter_map(Value::as_str).map(str::to_owned).collect();
+    words.extend(alternatives(schema).flat_map(choices));
+    words
+}
+
+fn has_type(schema: &Value, name: &str) -> bool {
+    let own = match schema.get("type") {
+        Some(Value::String(text)) => text == name,
+        Some(Value::Array(types)) => types.iter().any(|text| text == name),
+        Some(_) | None => false,
+    };
+    own || alternatives(schema).any(|schema| has_type(schema, name))
+}
+
+fn form(schema: &Value) -> Form {
+    let items = schema.get("items");
+    match items {
+        Some(items) if has_type(items, "object") => Form::Toml,
+        Some(items) if has_type(items, "integer") => Form::Numbers,
+        Some(_) => Form::Texts,
+        None if has_type(schema, "object") => Form::Toml,
+        None if has_type(schema, "integer") && !has_type(schema, "string") => Form::Number,
+        None => Form::Text,
+    }
+}
+
+fn placeholder(path: &str, schema: &Value) -> String {
+    let example =
+        || Some(schema.get("examples")?.as_array()?.iter().filter_map(Value::as_str).collect::<Vec<_>>());
+    let words = choices(schema);
+    let word = match (form(schema), path) {
+        (Form::Text, _) if !words.is_empty() => return words.join("|"),
+        (Form::Text, "listen" | "admin.listen") => "ADDRESS",
+        (Form::Text, "upstream" | "store" | "public_url" | "traces.otlp") => "URL",
+        (Form::Text, "tls.certificate" | "tls.key" | "upstream_tls.ca") => "FILE",
+        (Form::Text, "logs.level") => "LEVEL",
+        (Form::Text, "namespace") => "NAME",
+        (Form::Text, _) if example().is_some_and(|texts| texts.contains(&"30s")) => "TIME",
+        (Form::Text, _) => "SIZE",
+        (Form::Number, _) => "NUMBER",
+        (Form::Texts, _) => "LIST",
+        (Form::Numbers, _) => "STATUSES",
+        (Form::Toml, _) => "TOML",
+    };
+    word.to_owned()
+}
+
+/// The fields of a type in the order they are written in; the schema would have them by name.
+fn fields_of<'de, T: Deserialize<'de>>() -> &'static [&'static str] {
+    let mut fields: &'static [&'static str] = &[];
+    // It always fails: it only asks for the names.
+    match T::deserialize(FieldNames(&mut fields)) {
+        Ok(_) | Err(Asked) => fields,
+    }
+}
+
+struct FieldNames<'a>(&'a mut &'static [&'static str]);
+
+#[derive(Debug)]
+struct Asked;
+
+impl fmt::Display for Asked {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("only the names of the fields were asked for")
+    }
+}
+
+impl std::error::Error for Asked {}
+
+impl de::Error for Asked {
+    fn custom<T: fmt::Display>(_: T) -> Self {
+        Self
+    }
+}
+
+impl<'de> Deserializer<'de> for FieldNames<'_> {
+    type Error = Asked;
+
+    fn deserialize_any<V: Visitor<'de>>(self, _: V) -> Result<V::Value, Asked> {
+        Err(Asked)
+    }
+
+    fn deserialize_struct<V: Visitor<'de>>(
+        self,
+        _: &'static str,
+        fields: &'static [&'static str],
+        _: V,
+    ) -> Result<V::Value, Asked> {
+        *self.0 = fields;
+        Err(Asked)
+    }
+
+    serde::forward_to_deserialize_any! {
+        bool i8 i16 i32 i64 u8 u16 u32 u64 f32 f64 char str string bytes byte_buf option unit unit_struct
+        newtype_struct seq tuple tuple_struct map enum identifier ignored_any
+    }
+}

@@ -1,0 +1,273 @@
+//! Turns a document that could be read into settings that make sense, or tells everything that does not.
+
+use std::collections::BTreeMap;
+use std::net::SocketAddr;
+
+use onceward::event::Expiry;
+use onceward::http::ScopeRules;
+use onceward::{Identity, Secret};
+
+use super::document::{Document, LogFormat, Role};
+use super::problem::{ConfigErrors, Problem};
+use super::routes;
+use super::rules::Expire;
+use super::tree::{Node, Path};
+use super::values::Time;
+use crate::settings;
+use crate::settings::{Admin, Limits, Scheme, Settings, Telemetry, Tls, Token, Upstream};
+
+/// Collects what is wrong, each with the origin of the value it concerns.
+pub(super) struct Findings<'a> {
+    tree: &'a Node,
+    problems: Vec<Problem>,
+}
+
+impl<'a> Findings<'a> {
+    pub(super) fn new(tree: &'a Node) -> Self {
+        Self { tree, problems: Vec::new() }
+    }
+
+    /// Something is wrong with the value at a path.
+    pub(super) fn at(&mut self, path: &Path, text: String) {
+        self.problems.push(Problem { origin: self.tree.origin_of(path), text });
+    }
+
+    /// Something is wrong with the combination of two values: the one that somebody wrote is pointed at.
+    pub(super) fn at_either(&mut self, first: &Path, second: &Path, text: String) {
+        let origin = self.tree.origin_of(first).max(self.tree.origin_of(second));
+        self.problems.push(Problem { origin, text });
+    }
+
+    /// Whether a key was given at all, be it by a default.
+    pub(super) fn has(&self, path: &Path) -> bool {
+        self.tree.get(path).is_some()
+    }
+}
+
+/// Said where there is no scope.
+pub(super) const NO_SCOPE: &str = "`scope` is missing. It says what makes a tenant: two requests with the same key are the same operation only within \
+one scope. There is no default, because only you know. Choose, in the file or as a flag:
+    scope = [\"authorization\"]    --scope authorization    each value of the Authorization header: for API keys that stay the same
+    scope = [\"header:X-Tenant\"]  --scope header:X-Tenant  each value of a header: only behind a proxy that sets it
+    scope = [\"basic:user\"]       --scope basic:user       each user of HTTP Basic, whatever the password
+    scope = [\"fixed:everyone\"]   --scope fixed:everyone   all callers share one: whoever knows a key and its payload gets the answer
+  Several together are one scope. (jwt:CLAIM and auth:NAME follow in a later version.)";
+
+/// The settings, if nothing is wrong.
+pub(super) fn settings(
+    document: &Document,
+    tree: &Node,
+    variables: &BTreeMap<String, String>,
+) -> Result<Settings, ConfigErrors> {
+    let mut findings = Findings::new(tree);
+    let scope = ScopeRules::parse(
+        document.scope.iter().map(ToString::to_string).collect::<Vec<_>>().iter().map(String::as_str),
+    );
+    identity(document, &mut findings);
+    listeners(document, &mut findings);
+    let secret = secret(document, variables, &mut findings);
+    let tokens = tokens(document, variables, &mut findings);
+    let tls = tls(document, &mut findings);
+    upstream_tls(document, &mut findings);
+    let limits = limits(document, &mut findings);
+    let routes = routes::build(document, secret.as_ref(), &mut findings);
+    ConfigErrors::unless_empty(findings.problems)?;
+    let origin = |path: &str| tree.origin_of(&Path::of(path));
+    let scope = scope.map_err(|error| Problem { origin: origin("scope"), text: error.to_string() })?;
+    let routes = routes.map_err(|error| Problem { origin: origin("defaults"), text: error })?;
+    Ok(Settings {
+        listen: document.listen.0,
+        upstream: Upstream {
+            scheme: document.upstream.scheme,
+            authority: document.upstream.authority.clone(),
+            base_path: document.upstream.base_path.clone(),
+            ca: document.upstream_tls.ca.clone(),
+        },
+        store: document.store.0.clone(),
+        scope,
+        namespace: document.namespace.clone(),
+        secret,
+        admin: Admin { listen: document.admin.listen.0, tokens },
+        routes,
+        expiry: match document.defaults.expire {
+            Expire::Delete => Expiry::Delete,
+            Expire::Soft => Expiry::Soft,
+        },
+        public_url: document.public_url.as_ref().map(|url| url.0.clone()).unwrap_or_default(),
+        tls,
+        limits,
+        telemetry: Telemetry {
+            logs: match document.logs.format {
+                LogFormat::Text => settings::LogFormat::Text,
+                LogFormat::Json => settings::LogFormat::Json,
+            },
+            level: document.logs.level.0.clone(),
+            otlp: document.traces.otlp.as_ref().map(|url| url.0.clone()),
+        },
+    })
+}
+
+fn identity(document: &Document, findings: &mut Findings<'_>) {
+    if Identity::new(&document.namespace, "any").is_err() {
+        let text = format!("`namespace` must have 1 to {} bytes: write a short name", Identity::MAX_BYTES);
+        findings.at(&Path::of("namespace"), text);
+    }
+    let scope = document.scope.iter().map(ToString::to_string).collect::<Vec<_>>().join(",");
+    if scope.len() > Identity::MAX_BYTES {
+        let text =
+            format!("`scope` must have at most {} bytes altogether: use fewer parts", Identity::MAX_BYTES);
+        findings.at(&Path::of("scope"), text);
+    }
+}
+
+fn listeners(document: &Document, findings: &mut Findings<'_>) {
+    let (clients, operators) = (document.listen.0, document.admin.listen.0);
+    if overlap(clients, operators) {
+        let text = format!(
+            "`listen` = \"{clients}\" and `admin.listen` = \"{operators}\" are the same place: give each its own port"
+        );
+        findings.at_either(&Path::of("listen"), &Path::of("admin.listen"), text);
+    }
+}
+
+/// Whether two listeners would ask for the same port. Port 0 is another one each time.
+fn overlap(first: SocketAddr, second: SocketAddr) -> bool {
+    let everywhere = first.ip().is_unspecified() || second.ip().is_unspecified();
+    first.port() != 0 && first.port() == second.port() && (everywhere || first.ip() == second.ip())
+}
+
+fn secret(
+    document: &Document,
+    variables: &BTreeMap<String, String>,
+    findings: &mut Findings<'_>,
+) -> Option<Secret> {
+    let found = document
+        .secret
+        .as_ref()?
+        .fetch(variables)
+        .and_then(|secret| Secret::new(secret).map_err(|error| format!("is too short: {error}")));
+    found.map_err(|reason| findings.at(&Path::of("secret"), format!("`secret` {reason}"))).ok()
+}
+
+/// Shorter ones could be guessed over the network.
+const SHORTEST_TOKEN_BYTES: usize = 16;
+
+fn tokens(
+    document: &Document,
+    variables: &BTreeMap<String, String>,
+    findings: &mut Findings<'_>,
+) -> Vec<Token> {
+    let mut tokens: Vec<Token> = Vec::new();
+    for (index, given) in document.admin.tokens.iter().enumerate() {
+        let path = Path::of("admin.tokens").at(index);
+        let token = match given.token.fetch(variables) {
+            Ok(token) => token,
+            Err(reason) => {
+                let path = path.key("token");
+                findings.at(&path, format!("`{path}` {reason}"));
+                continue;
+            }
+        };
+        if token.len() < SHORTEST_TOKEN_BYTES || !token.bytes().all(|byte| byte.is_ascii_graphic()) {
+            let text = format!(
+                "`{}` must have at least {SHORTEST_TOKEN_BYTES} visible ASCII characters and no spaces: generate one, \
+                 for example with `openssl rand -hex 32`",
+                path.key("token")
+            );
+            findings.at(&path.key("token"), text);
+        }
+        if given.name.is_empty() {
+            findings.at(&path.key("name"), format!("`{path}.name` is empty: name whose token it is"));
+        }
+        if tokens.iter().any(|other| other.name == given.name) {
+            let text = format!("`{path}.name` is {:?} again: each token needs a name of its own", given.name);
+            findings.at(&path.key("name"), text);
+        }
+        if tokens.iter().any(|other| other.token == token) {
+            let text = format!("`{path}.token` is the same as another's: each needs its own");
+            findings.at(&path.key("token"), text);
+        }
+        let role = match given.role {
+            Role::Reader => settings::Role::Reader,
+            Role::Worker => settings::Role::Worker,
+            Role::Operator => settings::Role::Operator,
+        };
+        tokens.push(Token { name: given.name.clone(), role, token });
+    }
+    tokens
+}
+
+fn tls(document: &Document, findings: &mut Findings<'_>) -> Option<Tls> {
+    let (certificate, key) = (Path::of("tls.certificate"), Path::of("tls.key"));
+    match (&document.tls.certificate, &document.tls.key) {
+        (Some(certificate), Some(key)) => Some(Tls { certificate: certificate.clone(), key: key.clone() }),
+        (Some(_), None) => {
+            findings.at(
+                &certificate,
+                "`tls.certificate` needs `tls.key`: name the PEM file of its private key".to_owned(),
+            );
+            None
+        }
+        (None, Some(_)) => {
+            findings.at(
+                &key,
+                "`tls.key` needs `tls.certificate`: name the PEM file of the certificate".to_owned(),
+            );
+            None
+        }
+        (None, None) => None,
+    }
+}
+
+fn upstream_tls(document: &Document, findings: &mut Findings<'_>) {
+    if document.upstream_tls.ca.is_some() && document.upstream.scheme == Scheme::Http {
+        let text = format!(
+            "`upstream_tls.ca` means nothing while `upstream` is \"{}\": write https://, or remove it",
+            document.upstream
+        );
+        findings.at(&Path::of("upstream_tls.ca"), text);
+    }
+}
+
+fn limits(document: &Document, findings: &mut Findings<'_>) -> Limits {
+    let given = &document.limits;
+    let path = |name: &str| Path::of("limits").key(name);
+    for (name, value) in [
+        ("connections", given.connections),
+        ("upstream_connections", given.upstream_connections),
+        ("header_bytes", given.header_bytes.bytes()),
+        ("url_bytes", given.url_bytes.bytes()),
+        ("buffered_bytes", given.buffered_bytes.bytes()),
+    ] {
+        if value == 0 {
+            let text = format!("`limits.{name}` is 0, which would let nothing through: write at least 1");
+            findings.at(&path(name), text);
+        }
+    }
+    for (name, Time(value)) in [
+        ("header_timeout", given.header_timeout),
+        ("body_timeout", given.body_timeout),
+        ("connect_timeout", given.connect_timeout),
+        ("response_timeout", given.response_timeout),
+    ] {
+        if value.is_zero() {
+            let text = format!("`limits.{name}` is 0, so nobody could be in time: write at least \"1s\"");
+            findings.at(&path(name), text);
+        }
+    }
+    Limits {
+        connections: given.connections,
+        header_bytes: given.header_bytes.bytes(),
+        url_bytes: given.url_bytes.bytes(),
+        header_timeout: given.header_timeout.0,
+        body_timeout: given.body_timeout.0,
+        buffered_bytes: given.buffered_bytes.bytes(),
+        upstream_connections: given.upstream_connections,
+        connect_timeout: given.connect_timeout.0,
+        upstream_idle: given.upstream_idle.0,
+        response_timeout: given.response_timeout.0,
+        cache_bytes: given.cache_bytes.0,
+        drain: given.drain.0,
+        reply_bytes: routes::reply_bytes(document),
+    }
+}

@@ -1,0 +1,157 @@
+//! How requests are treated: the keys that `[defaults]` and every `[[routes]]` share.
+
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+use super::values::{MethodName, Size, Time};
+use onceward::http::Policy;
+
+/// One list of keys makes three types, so that none can be forgotten in one of them: `Defaults`, where each has a
+/// value; `Route`, where each may be left out; and `Rules`, which a route has after it inherited from the defaults.
+macro_rules! rules {
+    ($($(#[doc = $doc:literal])+ $name:ident: $type:ty = $default:expr;)+) => {
+        /// How every request is treated that no route says otherwise about.
+        #[derive(Debug, Clone, Serialize, Deserialize, JsonSchema)]
+        #[serde(deny_unknown_fields, default)]
+        pub(super) struct Defaults {
+            $($(#[doc = $doc])+ pub $name: $type,)+
+            /// What becomes of a record past its window, for the whole store: `soft` keeps it without its body, for audit.
+            pub expire: Expire,
+        }
+
+        /// What differs from the defaults on a route. What is left out is as in `[defaults]`.
+        #[derive(Debug, Clone, Serialize, Deserialize, JsonSchema)]
+        #[serde(deny_unknown_fields)]
+        pub(super) struct Route {
+            /// Which requests: `METHOD /path`, or `/path` for all `methods`. `{name}` is one segment, a final `*` the rest.
+            #[serde(rename = "match")]
+            pub pattern: String,
+            /// `false` lets every request pass unprotected, such as those answered by an endless stream.
+            #[serde(default, skip_serializing_if = "Option::is_none")]
+            pub protect: Option<bool>,
+            $($(#[doc = $doc])+ #[serde(default, skip_serializing_if = "Option::is_none")] pub $name: Option<$type>,)+
+        }
+
+        /// What a route goes by.
+        #[derive(Debug, Clone)]
+        pub(super) struct Rules {
+            $(pub $name: $type,)+
+        }
+
+        impl Default for Defaults {
+            fn default() -> Self {
+                let policy = Policy::default();
+                Self { $($name: $default(&policy),)+ expire: Expire::Delete }
+            }
+        }
+
+        impl Defaults {
+            /// What a request goes by that no route says anything about.
+            pub(super) fn rules(&self) -> Rules {
+                Rules { $($name: self.$name.clone(),)+ }
+            }
+        }
+
+        impl Route {
+            /// What it says, and what it inherits.
+            pub(super) fn rules(&self, defaults: &Defaults) -> Rules {
+                Rules { $($name: self.$name.clone().unwrap_or_else(|| defaults.$name.clone()),)+ }
+            }
+
+            /// Which keys it says something about, `match` and `protect` apart.
+            pub(super) fn said(&self) -> Vec<&'static str> {
+                let mut said = Vec::new();
+                $(if self.$name.is_some() { said.push(stringify!($name)); })+
+                said
+            }
+        }
+    };
+}
+
+rules! {
+    /// Which methods are protected, where a route's `match` names none.
+    methods: Vec<MethodName> = |policy: &Policy| policy.methods.iter().cloned().map(MethodName).collect();
+    /// Whether a request must bring a key: without one it is refused (`required`) or passes unprotected (`optional`).
+    key: KeyRule = |_: &Policy| KeyRule::Optional;
+    /// Which spellings of a key are accepted: `"k"` and `k` (`lenient`), or only the quoted one (`strict`).
+    syntax: Syntax = |_: &Policy| Syntax::Lenient;
+    /// Shorter keys are refused. 16 is a good floor where callers share a scope.
+    min_key_length: usize = |policy: &Policy| policy.min_key_length;
+    /// Whose statuses and headers refusals and replays have.
+    flavor: Flavor = |_: &Policy| Flavor::Ietf;
+    /// What a retry gets while the first request runs: 409, a wait and then the answer, or 202 and where to ask.
+    in_progress: InProgress = |_: &Policy| InProgress::Conflict;
+    /// How long a caller may wait for somebody else's execution: always with `in_progress = "wait"`, else if it asks to.
+    wait: Time = |policy: &Policy| Time(policy.wait);
+    /// After this long the outcome counts as unknown. What the upstream still answers is accepted.
+    timeout: Time = |policy: &Policy| Time(policy.timeout);
+    /// After this long the client is told that the work goes on (504). Counts only where it is shorter than `timeout`.
+    respond_within: Time = |policy: &Policy| Time(policy.respond_within);
+    /// How long an execution owns its key without renewing; longer work renews by itself.
+    lease: Time = |policy: &Policy| Time(policy.lease);
+    /// What a lapsed lease means. `resume` goes on from a recovery point, where there is one.
+    on_lapse: OnLapse = |_: &Policy| OnLapse::Unknown;
+    /// How long a completed answer is promised to be replayed. It is published to clients.
+    retention: Time = |policy: &Policy| Time(policy.retention);
+    /// How much longer than promised it is kept, at most.
+    grace: Time = |policy: &Policy| Time(policy.grace);
+    /// What happens to keyed requests while the store is away: 503 (`reject`), or on they go unprotected (`pass`).
+    store_down: StoreDown = |_: &Policy| StoreDown::Reject;
+    /// Statuses of the upstream that prove that nothing was done.
+    retryable: Vec<u16> = |policy: &Policy| policy.retryable.clone();
+    /// Statuses of the upstream after which nobody can be sure.
+    unknown: Vec<u16> = |policy: &Policy| policy.unknown.clone();
+    /// Bytes of a keyed request's body. It is held in memory until it is answered.
+    max_request_body: Size = |policy: &Policy| Size(policy.max_request_body as u64);
+    /// Bytes of an answer's body. It is stored, and held in memory until it is.
+    max_response_body: Size = |policy: &Policy| Size(policy.max_response_body as u64);
+    /// What makes two requests the same beside method, path, query and body.
+    fingerprint: Fingerprint = |_: &Policy| Fingerprint::default();
+    /// Stored with every reply, so that a new release can tell an old reply.
+    response_version: u32 = |policy: &Policy| policy.response_version;
+    /// Whether `Set-Cookie` is stored and replayed, or dropped from everything but the first answer.
+    set_cookie: SetCookie = |_: &Policy| SetCookie::Drop;
+    /// Whether retries are held back (`enforce`), or only counted (`observe`).
+    mode: Mode = |_: &Policy| Mode::Enforce;
+}
+
+/// What makes two requests the same.
+#[derive(Debug, Clone, Default, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields, default)]
+pub(super) struct Fingerprint {
+    /// Headers whose values count.
+    pub headers: Vec<String>,
+    /// JSON pointers to what is left out of JSON bodies.
+    pub ignore: Vec<String>,
+}
+
+/// Words to choose from, in the spelling of the file.
+macro_rules! words {
+    ($($(#[doc = $doc:literal])+ $name:ident { $($word:ident),+ })+) => {
+        $($(#[doc = $doc])+
+        #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+        #[serde(rename_all = "lowercase")]
+        pub(super) enum $name { $($word),+ })+
+    };
+}
+
+words! {
+    /// Whether a request must bring a key.
+    KeyRule { Required, Optional }
+    /// Which spellings of a key are accepted.
+    Syntax { Lenient, Strict }
+    /// Whose statuses and headers refusals and replays have.
+    Flavor { Ietf, Stripe }
+    /// What a retry gets while the first request runs.
+    InProgress { Conflict, Wait, Accepted }
+    /// What a lapsed lease means.
+    OnLapse { Unknown, Resume }
+    /// What becomes of a record past its window.
+    Expire { Delete, Soft }
+    /// What happens to keyed requests while the store is away.
+    StoreDown { Reject, Pass }
+    /// Whether `Set-Cookie` is stored and replayed.
+    SetCookie { Drop, Allow }
+    /// Whether retries are held back, or only counted.
+    Mode { Enforce, Observe }
+}

@@ -1,0 +1,147 @@
+//! URLs: where requests go, where records are kept, what clients see. None of them may carry a password, and what is
+//! refused is not repeated, because it might.
+
+use std::fmt;
+use std::path::{Path, PathBuf};
+
+use http::Uri;
+use http::uri::PathAndQuery;
+
+use super::text::{Text, text_value};
+use crate::settings::{Scheme, StoreUrl};
+
+/// The API behind.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct UpstreamUrl {
+    pub scheme: Scheme,
+    pub authority: http::uri::Authority,
+    pub base_path: Option<PathAndQuery>,
+}
+
+impl Text for UpstreamUrl {
+    const EXPECTED: &'static str = "a URL such as \"http://127.0.0.1:3000\" or \"https://api.example.com\"";
+    const EXAMPLES: &'static [&'static str] = &["http://127.0.0.1:3000", "https://api.example.com/v1"];
+
+    fn read(text: &str) -> Result<Self, String> {
+        let uri = web_url(text, Self::EXPECTED)?;
+        let scheme = if uri.scheme_str() == Some("https") { Scheme::Https } else { Scheme::Http };
+        let Some(authority) = uri.authority() else { return Err(format!("must be {}", Self::EXPECTED)) };
+        let base_path = match uri.path().trim_end_matches('/') {
+            "" => None,
+            path => Some(path.parse().map_err(|_| format!("must be {}", Self::EXPECTED))?),
+        };
+        Ok(Self { scheme, authority: authority.clone(), base_path })
+    }
+}
+
+impl fmt::Display for UpstreamUrl {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let scheme = match self.scheme {
+            Scheme::Http => "http",
+            Scheme::Https => "https",
+        };
+        write!(f, "{scheme}://{}", self.authority)?;
+        self.base_path.as_ref().map_or(Ok(()), |path| write!(f, "{path}"))
+    }
+}
+
+text_value!(UpstreamUrl, "UpstreamUrl");
+
+/// Where records are kept.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Store(pub StoreUrl);
+
+impl Text for Store {
+    const EXPECTED: &'static str = "\"sqlite:PATH\", or \"memory:\" for tests";
+    const EXAMPLES: &'static [&'static str] =
+        &["sqlite:onceward.db", "sqlite:/var/lib/onceward/onceward.db", "memory:"];
+
+    fn read(text: &str) -> Result<Self, String> {
+        let scheme = text.split(':').next().unwrap_or_default();
+        match (scheme, text.strip_prefix("sqlite:"), text.strip_prefix("memory:")) {
+            (_, _, Some("")) => Ok(Self(StoreUrl::Memory)),
+            (_, Some("" | ":memory:"), _) => {
+                Err("names no file: write \"sqlite:onceward.db\", or \"memory:\" for tests".to_owned())
+            }
+            (_, Some(path), _) if path.starts_with("//") && !path.starts_with("///") => {
+                let path = path.trim_start_matches('/');
+                Err(format!(
+                    "has two slashes where a path begins: write \"sqlite:{path}\" for a file in the working directory, \
+                     or \"sqlite:/{path}\" for one at the root"
+                ))
+            }
+            (_, Some(path), _) => Ok(Self(StoreUrl::Sqlite(plain(path)))),
+            ("postgres" | "postgresql" | "redis" | "rediss", _, _) => Err(format!(
+                "names a {scheme} server, which is not in this version yet: use \"sqlite:PATH\" on this machine"
+            )),
+            (_, None, _) => Err(format!("must be {}", Self::EXPECTED)),
+        }
+    }
+}
+
+/// `///var/x` and `/var/x` are one file; the shorter spelling is the one that is shown.
+fn plain(path: &str) -> PathBuf {
+    match path.strip_prefix("//") {
+        Some(rest) => PathBuf::from(rest),
+        None => PathBuf::from(path),
+    }
+}
+
+impl fmt::Display for Store {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match &self.0 {
+            StoreUrl::Memory => f.write_str("memory:"),
+            StoreUrl::Sqlite(path) => write!(f, "sqlite:{}", Path::display(path)),
+        }
+    }
+}
+
+text_value!(Store, "StoreUrl");
+
+/// What clients put before `/.well-known`, or where traces go.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct WebUrl(pub String);
+
+impl Text for WebUrl {
+    const EXPECTED: &'static str = "a URL such as \"https://api.example.com\", with a path or without";
+    const EXAMPLES: &'static [&'static str] = &["https://api.example.com", "http://127.0.0.1:4318"];
+
+    fn read(text: &str) -> Result<Self, String> {
+        web_url(text, Self::EXPECTED)?;
+        Ok(Self(text.trim_end_matches('/').to_owned()))
+    }
+}
+
+impl fmt::Display for WebUrl {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+text_value!(WebUrl, "WebUrl");
+
+/// Longer ones do not fit the header that names them.
+const LONGEST_URL_BYTES: usize = 255;
+
+fn web_url(text: &str, expected: &str) -> Result<Uri, String> {
+    if text.contains('#') {
+        return Err(format!("has a fragment (#…), which means nothing here: it must be {expected}"));
+    }
+    if text.len() > LONGEST_URL_BYTES || text.contains(['<', '>', '"']) {
+        return Err(format!("is too long or has a character that no URL has: it must be {expected}"));
+    }
+    let uri: Uri = text.parse().map_err(|_| format!("must be {expected}"))?;
+    let named = uri.authority().is_some_and(|authority| !authority.host().is_empty());
+    if !named || !matches!(uri.scheme_str(), Some("http" | "https")) {
+        return Err(format!("must be {expected}, beginning with http:// or https://"));
+    }
+    if uri.authority().is_some_and(|authority| authority.as_str().contains('@')) {
+        return Err(
+            "has a user or a password in it: remove them, clients' own credentials are passed on".to_owned()
+        );
+    }
+    if uri.query().is_some() {
+        return Err("has a query (?…), which cannot stand before other paths: remove it".to_owned());
+    }
+    Ok(uri)
+}

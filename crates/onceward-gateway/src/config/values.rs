@@ -1,0 +1,231 @@
+//! Times, sizes, statuses, methods and names.
+
+use std::fmt;
+use std::net::SocketAddr;
+use std::time::Duration;
+
+use onceward::http::ScopeRule;
+
+use super::text::{Text, text_value};
+
+/// A time with its unit: `30s`, `24h`, `7d`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) struct Time(pub Duration);
+
+impl Text for Time {
+    const EXPECTED: &'static str = "a time with its unit, such as \"30s\", \"24h\" or \"7d\"";
+    const EXAMPLES: &'static [&'static str] = &["500ms", "30s", "10m", "24h", "7d"];
+
+    fn read(text: &str) -> Result<Self, String> {
+        let refused = || format!("is {text:?}, but must be {}", Self::EXPECTED);
+        // humantime reads "1M" as a month and "1m" as a minute: a retention of thirty days by a slip of the shift key.
+        if text.chars().any(|letter| letter.is_ascii_uppercase()) {
+            return Err(refused());
+        }
+        humantime::parse_duration(text).map(Self).map_err(|_| refused())
+    }
+}
+
+/// The largest unit that needs no fraction; days only from two on, because a day is commonly written `24h`.
+impl fmt::Display for Time {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let millis = self.0.as_millis();
+        let units = [("d", 86_400_000), ("h", 3_600_000), ("m", 60_000), ("s", 1000)];
+        let fits = |(name, unit): &(&str, u128)| {
+            millis.is_multiple_of(*unit) && millis >= if *name == "d" { 2 * unit } else { *unit }
+        };
+        match units.into_iter().find(fits) {
+            Some((name, unit)) => write!(f, "{}{name}", millis / unit),
+            None if millis == 0 => f.write_str("0s"),
+            None => write!(f, "{millis}ms"),
+        }
+    }
+}
+
+text_value!(Time, "Time");
+
+/// A number of bytes: `1MiB`, `512KiB`, or plain.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) struct Size(pub u64);
+
+impl Text for Size {
+    const EXPECTED: &'static str = "a size, such as \"1MiB\", \"512KiB\" or a number of bytes";
+    const EXAMPLES: &'static [&'static str] = &["512KiB", "1MiB", "1GiB"];
+
+    fn read(text: &str) -> Result<Self, String> {
+        let refused = || format!("is {text:?}, but must be {}", Self::EXPECTED);
+        let unit = text.trim_start_matches(|letter: char| letter.is_ascii_digit());
+        let number = text.strip_suffix(unit).unwrap_or(text);
+        let factor: u64 = match unit.trim() {
+            "" | "B" => 1,
+            "KiB" => 1 << 10,
+            "MiB" => 1 << 20,
+            "GiB" => 1 << 30,
+            _ => return Err(refused()),
+        };
+        let number: u64 = number.parse().map_err(|_| refused())?;
+        // Whatever is counted in memory must also fit this machine's sizes.
+        let bytes = number.checked_mul(factor).filter(|bytes| usize::try_from(*bytes).is_ok());
+        bytes.map(Self).ok_or_else(refused)
+    }
+
+    fn read_number(number: u64) -> Option<Self> {
+        usize::try_from(number).is_ok().then_some(Self(number))
+    }
+}
+
+impl Size {
+    /// Fits, because reading it made sure.
+    pub(super) fn bytes(self) -> usize {
+        usize::try_from(self.0).unwrap_or(usize::MAX)
+    }
+}
+
+impl fmt::Display for Size {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let units = [("GiB", 1 << 30), ("MiB", 1 << 20), ("KiB", 1 << 10)];
+        match units.into_iter().find(|(_, unit)| self.0 >= *unit && self.0.is_multiple_of(*unit)) {
+            Some((name, unit)) => write!(f, "{}{name}", self.0 / unit),
+            None => write!(f, "{}", self.0),
+        }
+    }
+}
+
+text_value!(Size, "Size");
+
+/// Where to listen.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Address(pub SocketAddr);
+
+impl Text for Address {
+    const EXPECTED: &'static str = "an IP address and a port, such as \"127.0.0.1:8420\"";
+    const EXAMPLES: &'static [&'static str] = &["127.0.0.1:8420", "0.0.0.0:8420", "[::1]:8420"];
+
+    fn read(text: &str) -> Result<Self, String> {
+        // The two spellings that people bring along from other programs.
+        let port = text.strip_prefix(':').or_else(|| text.strip_prefix("localhost:"));
+        let advice = match port {
+            Some(port) if text.starts_with(':') => {
+                format!(": for every address of this machine write \"0.0.0.0:{port}\"")
+            }
+            Some(port) => format!(": write \"127.0.0.1:{port}\""),
+            None => String::new(),
+        };
+        text.parse().map(Self).map_err(|_| format!("is {text:?}, but must be {}{advice}", Self::EXPECTED))
+    }
+}
+
+impl fmt::Display for Address {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.fmt(f)
+    }
+}
+
+text_value!(Address, "Address");
+
+/// A part of the scope.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct ScopePart(pub ScopeRule);
+
+impl Text for ScopePart {
+    const EXPECTED: &'static str = "\"authorization\", \"header:NAME\", \"basic:user\" or \"fixed:NAME\"";
+    const EXAMPLES: &'static [&'static str] =
+        &["authorization", "header:X-Tenant", "basic:user", "fixed:everyone"];
+
+    fn read(text: &str) -> Result<Self, String> {
+        if let Some(("jwt" | "auth", _)) = text.split_once(':') {
+            return Err(format!(
+                "is {text:?}, which is not in this version yet: let the proxy in front verify the token and set a \
+                 header, and use \"header:NAME\""
+            ));
+        }
+        text.parse().map(Self).map_err(|error: onceward::http::ScopeRuleError| format!("is wrong: {error}"))
+    }
+}
+
+impl fmt::Display for ScopePart {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.fmt(f)
+    }
+}
+
+text_value!(ScopePart, "ScopePart");
+
+/// An HTTP method.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct MethodName(pub http::Method);
+
+impl Text for MethodName {
+    const EXPECTED: &'static str = "a method in capital letters, such as \"POST\"";
+    const EXAMPLES: &'static [&'static str] = &["POST", "PATCH", "PUT", "DELETE"];
+
+    fn read(text: &str) -> Result<Self, String> {
+        // Methods are case-sensitive: `post` would be accepted by every parser and match no request.
+        let refused = || format!("is {text:?}, but must be {}", Self::EXPECTED);
+        if text.bytes().any(|byte| byte.is_ascii_lowercase()) {
+            return Err(refused());
+        }
+        http::Method::from_bytes(text.as_bytes()).map(Self).map_err(|_| refused())
+    }
+}
+
+impl fmt::Display for MethodName {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.fmt(f)
+    }
+}
+
+text_value!(MethodName, "Method");
+
+/// How much is logged.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Level(pub String);
+
+impl Text for Level {
+    const EXPECTED: &'static str =
+        "\"error\", \"warn\", \"info\", \"debug\" or \"trace\", or directives such as \"info,hyper=debug\"";
+    const EXAMPLES: &'static [&'static str] = &["error", "warn", "info", "debug", "trace"];
+
+    fn read(text: &str) -> Result<Self, String> {
+        let refused = || format!("is {text:?}, but must be {}", Self::EXPECTED);
+        // A single word that is no level would be taken for the name of a module, and switch everything else off.
+        let words = ["error", "warn", "info", "debug", "trace", "off"];
+        if !text.contains(['=', ',']) && !words.contains(&text) {
+            return Err(refused());
+        }
+        tracing_subscriber::EnvFilter::try_new(text).map(|_| Self(text.to_owned())).map_err(|_| refused())
+    }
+}
+
+impl fmt::Display for Level {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+text_value!(Level, "Level");
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn times_and_sizes_survive_their_text_form() {
+        for text in ["0s", "500ms", "1s", "90s", "10m", "24h", "25h", "7d"] {
+            assert_eq!(Time::read(text).unwrap().to_string(), text);
+        }
+        for text in ["0", "1", "1023", "1KiB", "1MiB", "1536KiB", "3GiB"] {
+            assert_eq!(Size::read(text).unwrap().to_string(), text);
+        }
+    }
+
+    #[test]
+    fn a_time_without_a_unit_and_a_unit_of_another_meaning_are_refused() {
+        for text in ["30", "", "s", "-1s", "1M", "7 dys"] {
+            assert!(Time::read(text).is_err(), "{text}");
+        }
+        for text in ["1MB", "MiB", "-1", "1.5MiB", "99999999999GiB"] {
+            assert!(Size::read(text).is_err(), "{text}");
+        }
+    }
+}

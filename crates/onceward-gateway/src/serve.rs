@@ -1,0 +1,59 @@
+//! `onceward serve`: runs the gateway until it is told to stop, and takes other routes when it is told to look again.
+
+use tokio::signal::unix::{SignalKind, signal};
+
+use crate::Failure;
+use crate::config::{Loaded, Sources};
+use crate::running::Running;
+use crate::settings::Settings;
+use crate::telemetry::logs;
+
+/// Serves until SIGTERM or SIGINT. SIGHUP reloads the routes.
+pub async fn run(loaded: Loaded) -> Result<(), Failure> {
+    let Loaded { settings, sources, identity_change } = loaded;
+    logs::start(&settings.telemetry)?;
+    // Asked for before the first request, so that no signal is missed.
+    let mut terminate = signal(SignalKind::terminate())?;
+    let mut interrupt = signal(SignalKind::interrupt())?;
+    let mut hang_up = signal(SignalKind::hangup())?;
+    let scheme = if settings.tls.is_some() { "https" } else { "http" };
+    tell(&settings);
+    let mut running = Running::start(settings, identity_change, Vec::new()).await?;
+    println!("listening on {scheme}://{}", running.address);
+    println!("admin on http://{}", running.admin);
+    loop {
+        tokio::select! {
+            _ = terminate.recv() => break,
+            _ = interrupt.recv() => break,
+            _ = hang_up.recv() => reload(&mut running, &sources),
+        }
+    }
+    tracing::info!("stopping: what runs is finished first");
+    // Whoever asks twice does not want to wait.
+    tokio::select! {
+        () = running.stop() => Ok(()),
+        _ = terminate.recv() => Err("stopped at once: what was under way is unknown when its lease lapses".into()),
+        _ = interrupt.recv() => Err("stopped at once: what was under way is unknown when its lease lapses".into()),
+    }
+}
+
+/// What a person who starts it wants to see confirmed.
+fn tell(settings: &Settings) {
+    tracing::info!(
+        upstream = %settings.upstream.authority,
+        store = ?settings.store,
+        scope = %settings.scope,
+        namespace = settings.namespace,
+        "starting"
+    );
+}
+
+fn reload(running: &mut Running, sources: &Sources) {
+    match sources.load() {
+        Ok(loaded) => match running.reload(loaded.settings) {
+            Ok(()) => tracing::info!("the routes were reloaded"),
+            Err(error) => tracing::error!(%error, "the old routes stay"),
+        },
+        Err(errors) => tracing::error!(%errors, "the configuration is wrong, and the old routes stay"),
+    }
+}
