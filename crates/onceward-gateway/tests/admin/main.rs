@@ -7,6 +7,7 @@ mod health;
 mod logs;
 mod metrics;
 mod operations;
+mod serving;
 mod tokens;
 mod traces;
 mod workers;
