@@ -84,7 +84,6 @@ pub fn router(state: AdminState) -> Router {
         let shared = shared.clone();
         method
             .route_layer(middleware::from_fn(move |request, next| guard(shared.clone(), need, request, next)))
-            .fallback(async || Problem::NoSuchMethod)
     };
     let by_worker = |method| guarded(Need::Change(Role::Worker), method);
     let by_operator = |method| guarded(Need::Change(Role::Operator), method);
@@ -100,6 +99,7 @@ pub fn router(state: AdminState) -> Router {
         .route("/v1/operations/{id}/settle", by_worker(post(change::settle)))
         .route("/v1/operations/{id}/resolve", by_operator(post(change::resolve)))
         .route("/v1/operations/{id}/expire", by_operator(post(change::expire)))
+        .method_not_allowed_fallback(async || Problem::NoSuchMethod)
         .fallback(async || Problem::NoSuchPath)
         .with_state(shared)
 }

@@ -1,0 +1,56 @@
+//! The log's two forms.
+
+use std::io::Write;
+use std::sync::{Mutex, PoisonError};
+
+use onceward_gateway::settings::{LogFormat, Telemetry};
+use onceward_gateway::telemetry::logs;
+
+use super::*;
+
+#[derive(Clone, Default)]
+struct Captured(Arc<Mutex<Vec<u8>>>);
+
+impl Write for Captured {
+    fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).write(bytes)
+    }
+
+    fn flush(&mut self) -> std::io::Result<()> {
+        Ok(())
+    }
+}
+
+fn logged(telemetry: &Telemetry) -> String {
+    let captured = Captured::default();
+    let writer = captured.clone();
+    let subscriber = logs::subscriber(telemetry, move || writer.clone()).unwrap();
+    tracing::subscriber::with_default(subscriber, || {
+        let span = tracing::info_span!("request", trace_id = "4bf92f3577b34da6a3ce929d0e0e4736");
+        span.in_scope(|| tracing::info!(status = 201, "answered"));
+        tracing::debug!("a detail");
+    });
+    String::from_utf8(captured.0.lock().unwrap().clone()).unwrap()
+}
+
+#[test]
+fn a_line_has_the_trace_id_of_its_request_in_both_forms() {
+    let text = logged(&Telemetry::default());
+    assert!(
+        text.contains("answered") && text.contains("trace_id=\"4bf92f3577b34da6a3ce929d0e0e4736\""),
+        "{text}"
+    );
+    assert!(!text.contains("a detail"), "{text}");
+    let lines = logged(&Telemetry { logs: LogFormat::Json, ..Telemetry::default() });
+    let line: Value = serde_json::from_str(&lines).unwrap();
+    assert_eq!((&line["message"], &line["status"]), (&"answered".into(), &201.into()));
+    assert_eq!(line["span"]["trace_id"], "4bf92f3577b34da6a3ce929d0e0e4736");
+}
+
+#[test]
+fn a_level_that_cannot_be_read_is_refused_with_an_example() {
+    assert!(logged(&Telemetry { level: "debug".to_owned(), ..Telemetry::default() }).contains("a detail"));
+    let nonsense = Telemetry { level: "onceward=loud".to_owned(), ..Telemetry::default() };
+    let error = logs::subscriber(&nonsense, std::io::sink).err().unwrap();
+    assert!(error.to_string().contains("warn,onceward=debug"), "{error}");
+}

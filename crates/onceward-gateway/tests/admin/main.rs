@@ -1,0 +1,141 @@
+//! The admin listener and what the gateway tells about itself, on a real engine.
+#![expect(clippy::unwrap_used, clippy::panic, reason = "these are tests")]
+
+mod access;
+mod docs;
+mod health;
+mod logs;
+mod metrics;
+mod operations;
+mod serving;
+mod tokens;
+mod traces;
+mod workers;
+
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::time::Duration;
+
+use axum::Router;
+use axum::body::{Body, to_bytes};
+use axum::extract::ConnectInfo;
+use http::header::{AUTHORIZATION, HOST};
+use http::{Method, Request, Response, StatusCode};
+use onceward::store::Store;
+use onceward::{
+    Claim, Engine, EngineOptions, Fingerprint, Identity, Instance, Key, MemoryStore, Outcome, Ran, RecordId,
+    Reply, Scope, Timestamp,
+};
+use onceward_gateway::admin::{self, AdminState, Readiness, Tokens};
+use onceward_gateway::settings::{Role, Token};
+use onceward_gateway::telemetry::metrics::Metrics;
+use onceward_testkit::VirtualClock;
+use serde_json::Value;
+use tower::ServiceExt as _;
+
+const READER: &str = "a-reader-token-000";
+const WORKER: &str = "a-worker-token-000";
+const OPERATOR: &str = "an-operator-token-0";
+const ROUTE: &str = "POST /payments";
+const SECOND: Duration = Duration::from_secs(1);
+
+/// An admin listener without its socket, and what it is about.
+struct Bench {
+    engine: Engine,
+    metrics: Metrics,
+    readiness: Readiness,
+    router: Router,
+    clock: Arc<VirtualClock>,
+}
+
+fn clock() -> Arc<VirtualClock> {
+    Arc::new(VirtualClock::running_from(Timestamp::from_micros(1_800_000_000_000_000)))
+}
+
+fn tokens() -> Tokens {
+    let token =
+        |name: &str, role, token: &str| Token { name: name.to_owned(), role, token: token.to_owned() };
+    Tokens::new(&[
+        token("ann", Role::Reader, READER),
+        token("wendy", Role::Worker, WORKER),
+        token("olga", Role::Operator, OPERATOR),
+    ])
+    .unwrap()
+}
+
+impl Bench {
+    async fn new() -> Self {
+        let clock = clock();
+        Self::on(MemoryStore::with_clock(clock.clone()), clock).await
+    }
+
+    async fn on(store: impl Store, clock: Arc<VirtualClock>) -> Self {
+        let metrics = Metrics::new([ROUTE, "default"].into_iter()).unwrap();
+        let options = EngineOptions::with_instance(Instance::named(1))
+            .clock(clock.clone())
+            .observer(metrics.observer());
+        let identity = Identity::new("tests", "fixed").unwrap();
+        let engine = Engine::open(metrics.measured(Arc::new(store)), identity, options).await.unwrap();
+        let readiness = Readiness::default();
+        let router = admin::router(AdminState {
+            engine: engine.clone(),
+            metrics: metrics.clone(),
+            readiness: readiness.clone(),
+            tokens: tokens(),
+        });
+        Self { engine, metrics, readiness, router, clock }
+    }
+
+    async fn send(&self, request: Request<Body>) -> Response<Body> {
+        self.router.clone().oneshot(request).await.unwrap()
+    }
+
+    /// An operator's request from elsewhere, and its JSON answer.
+    async fn operate(&self, method: Method, path: &str, body: &str) -> (StatusCode, Value) {
+        self.ask(method, path, body, OPERATOR).await
+    }
+
+    async fn ask(&self, method: Method, path: &str, body: &str, token: &str) -> (StatusCode, Value) {
+        let request = request(method, path, "10.0.0.9:5000")
+            .header(AUTHORIZATION, format!("Bearer {token}"))
+            .body(Body::from(body.to_owned()))
+            .unwrap();
+        let response = self.send(request).await;
+        let status = response.status();
+        let body = to_bytes(response.into_body(), 1 << 20).await.unwrap();
+        (status, serde_json::from_slice(&body).unwrap_or_else(|_| panic!("{path}: {body:?} is not JSON")))
+    }
+
+    async fn run(&self, key: &str, body: &str, outcome: Outcome) -> Ran {
+        self.engine.run(claim(key, body), async move |_| outcome).await.unwrap()
+    }
+
+    /// Leaves an operation whose outcome nobody knows.
+    async fn lose(&self, key: &str) -> RecordId {
+        let ran = self.run(key, "body", Outcome::Unknown("the upstream went away".to_owned())).await;
+        assert!(matches!(ran, Ran::Unknown(_)), "{ran:?}");
+        id(key)
+    }
+
+    fn text(&self) -> String {
+        self.metrics.text()
+    }
+}
+
+fn request(method: Method, path: &str, peer: &str) -> http::request::Builder {
+    let peer: SocketAddr = peer.parse().unwrap();
+    Request::builder().method(method).uri(path).header(HOST, "127.0.0.1:8421").extension(ConnectInfo(peer))
+}
+
+fn claim(key: &str, body: &str) -> Claim {
+    let (scope, key) = (Scope::new("acme").unwrap(), Key::new(key).unwrap());
+    Claim::new(scope, key, Fingerprint::of_bytes(body.as_bytes())).route(ROUTE).unwrap()
+}
+
+fn id(key: &str) -> RecordId {
+    Identity::new("tests", "fixed").unwrap().id_of(&Scope::new("acme").unwrap(), &Key::new(key).unwrap())
+}
+
+fn done() -> Outcome {
+    Outcome::completed(Reply::new("paid").with_status(201))
+}
