@@ -127,7 +127,7 @@ mod tests {
 
     #[test]
     fn chunks_are_followed_to_the_last_wherever_they_are_cut() {
-        let body = b"5\r\nhello\r\n00b\r\n0\r\n\r\nGET / H\r\n0\r\n\r\n";
+        let body = b"5\r\nhello\r\n00c\r\n0\r\n\r\nGET / H\r\n0\r\n\r\n";
         for cut in 0..body.len() - 2 {
             let mut chunks = Chunks::default();
             let (first, second) = body.split_at(cut);
@@ -161,7 +161,9 @@ mod tests {
     fn trailers_that_would_frame_or_have_no_end_are_refused() {
         assert_eq!(Trailers::default().read(b"a: b\r\n\r\nGET"), Ok(Some(8)));
         assert_eq!(Trailers::default().read(b"a: b\r\n"), Ok(None));
-        for trailers in [b"Content-Length: 5\r\n\r\n".as_slice(), b"a : b\r\n\r\n", b"a: b\n\n", b" a\r\n\r\n"] {
+        for trailers in
+            [b"Content-Length: 5\r\n\r\n".as_slice(), b"a : b\r\n\r\n", b"a: b\n\n", b" a\r\n\r\n"]
+        {
             assert_eq!(Trailers::default().read(trailers), Err(Refusal::Trailers));
         }
         assert_eq!(Trailers::default().read(&b"a: b\r\n".repeat(MAX_FIELDS + 1)), Err(Refusal::Trailers));

@@ -142,7 +142,9 @@ impl<I: AsyncRead + Unpin> AsyncRead for Guard<I> {
             };
             match state {
                 // Whoever holds the upgraded connection must not wait for bytes that never come.
-                State::Refused if shared.is_raw() => return Poll::Ready(Err(io::ErrorKind::InvalidData.into())),
+                State::Refused if shared.is_raw() => {
+                    return Poll::Ready(Err(io::ErrorKind::InvalidData.into()));
+                }
                 // The end of the stream would make hyper drop requests that are still being answered, and the stand-in
                 // among them. Its answer closes the connection.
                 State::Refused => return Poll::Pending,
@@ -218,11 +220,7 @@ fn settle(rest: Rest, shared: &Shared, held: &mut BytesMut, keep: usize) -> Stat
 }
 
 impl<I: AsyncRead + AsyncWrite + Unpin> AsyncWrite for Guard<I> {
-    fn poll_write(
-        self: Pin<&mut Self>,
-        context: &mut Context<'_>,
-        bytes: &[u8],
-    ) -> Poll<io::Result<usize>> {
+    fn poll_write(self: Pin<&mut Self>, context: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
         let this = self.get_mut();
         this.answering();
         let written = Pin::new(&mut this.io).poll_write(context, bytes);

@@ -47,7 +47,9 @@ impl Linger {
             let mut scratch = [0; 1024];
             let mut buffer = ReadBuf::new(&mut scratch);
             // The client is gone either way: how it went does not matter any more.
-            if ready!(Pin::new(&mut *io).poll_read(context, &mut buffer)).is_err() || buffer.filled().is_empty() {
+            if ready!(Pin::new(&mut *io).poll_read(context, &mut buffer)).is_err()
+                || buffer.filled().is_empty()
+            {
                 break;
             }
             self.read += buffer.filled().len();

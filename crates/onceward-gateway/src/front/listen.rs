@@ -112,8 +112,7 @@ enum Phase {
     Stopping,
 }
 
-type Arrived =
-    (tokio::sync::OwnedSemaphorePermit, (tokio::net::TcpStream, std::net::SocketAddr));
+type Arrived = (tokio::sync::OwnedSemaphorePermit, (tokio::net::TcpStream, std::net::SocketAddr));
 
 /// A place first, then a connection for it: whoever has no place waits in the kernel's queue.
 async fn accept(listener: &TcpListener, places: &Arc<Semaphore>) -> io::Result<Arrived> {

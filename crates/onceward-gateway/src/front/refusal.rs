@@ -18,7 +18,9 @@ pub(super) const STAND_IN: &[u8] = b"ONCEWARD-REFUSED / HTTP/1.1\r\nhost: refuse
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum Refusal {
     /// A line ends in something else than CRLF, or a CR or LF stands within one.
-    #[error("A line of the request's head has a CR or LF alone. Each line must end in CRLF, and have neither before.")]
+    #[error(
+        "A line of the request's head has a CR or LF alone. Each line must end in CRLF, and have neither before."
+    )]
     LineEnd,
     /// A control character, such as NUL.
     #[error("The request's head has a control character, such as NUL. Encode it, or leave it out.")]
@@ -30,7 +32,9 @@ pub enum Refusal {
     )]
     RequestLine,
     /// A header's name is no name, or something stands between it and its colon.
-    #[error("A header's name is malformed, or has no colon right after it. There must be no space between the two.")]
+    #[error(
+        "A header's name is malformed, or has no colon right after it. There must be no space between the two."
+    )]
     FieldName,
     /// A header goes on in a second line.
     #[error("A header goes on in a second line. Put it in one.")]
@@ -63,7 +67,9 @@ pub enum Refusal {
     #[error("HTTP/1.0 has no Transfer-Encoding. Send Content-Length, or speak HTTP/1.1.")]
     EncodingOld,
     /// A chunk is malformed.
-    #[error("A chunk of the body is malformed: digits of a hexadecimal size, CRLF, data, CRLF, and nothing else.")]
+    #[error(
+        "A chunk of the body is malformed: digits of a hexadecimal size, CRLF, data, CRLF, and nothing else."
+    )]
     Chunk,
     /// The trailers are malformed, too many, or would frame the body that they follow.
     #[error("The body's trailers are malformed, or too many, or of a kind that cannot be a trailer.")]

@@ -77,7 +77,9 @@ fn http2_refusal(request: &Request<Incoming>, url_bytes: usize) -> Option<Refusa
     let mut hosts = request.headers().get_all(HOST).iter();
     match (request.uri().authority(), hosts.next()) {
         (None, None) => return Some(Refusal::HostMissing),
-        (Some(authority), Some(host)) if !host.as_bytes().eq_ignore_ascii_case(authority.as_str().as_bytes()) => {
+        (Some(authority), Some(host))
+            if !host.as_bytes().eq_ignore_ascii_case(authority.as_str().as_bytes()) =>
+        {
             return Some(Refusal::HostDiffers);
         }
         (Some(_), _) | (None, Some(_)) => {}
