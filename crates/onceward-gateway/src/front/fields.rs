@@ -42,7 +42,7 @@ pub(super) fn next(bytes: &[u8]) -> Result<Next<'_>, Refusal> {
             return Ok(if line_end(bytes)? { Next::End } else { Next::Incomplete });
         }
         Some(b' ' | b'\t') if colon == 0 => return Err(Refusal::Folded),
-        Some(&other) => return Err(misplaced(&bytes[colon..], other, Refusal::FieldName)),
+        Some(_) => return misplaced(&bytes[colon..], Refusal::FieldName).map_or(Ok(Next::Incomplete), Err),
     }
     let start = colon + 1;
     let end = start + count(&bytes[start..], is_value);
@@ -53,7 +53,7 @@ pub(super) fn next(bytes: &[u8]) -> Result<Next<'_>, Refusal> {
             let value = bytes[start..end].trim_ascii();
             Ok(Next::Field(Field { name: &bytes[..colon], value, length: end + LINE_END }))
         }
-        Some(&other) => Err(misplaced(&bytes[end..], other, Refusal::Control)),
+        Some(_) => misplaced(&bytes[end..], Refusal::Control).map_or(Ok(Next::Incomplete), Err),
     }
 }
 
@@ -66,13 +66,15 @@ pub(super) fn line_end(bytes: &[u8]) -> Result<bool, Refusal> {
     }
 }
 
-/// Why a byte may not stand where it stands: there are reasons that matter more than `otherwise`.
-pub(super) fn misplaced(bytes: &[u8], first: u8, otherwise: Refusal) -> Refusal {
-    match first {
-        b'\n' => Refusal::LineEnd,
-        b'\r' if bytes.get(1).is_some_and(|next| *next != b'\n') => Refusal::LineEnd,
-        b'\r' | b'\t' | b' '..=b'~' | 0x80.. => otherwise,
-        0..b' ' | 0x7f => Refusal::Control,
+/// Why the first of these bytes may not stand where it stands: there are reasons that matter more than `otherwise`.
+/// Nothing where that depends on a byte that has not come yet.
+pub(super) fn misplaced(bytes: &[u8], otherwise: Refusal) -> Option<Refusal> {
+    match bytes {
+        [] | [b'\r'] => None,
+        [b'\r', b'\n', ..] => Some(otherwise),
+        [b'\r' | b'\n', ..] => Some(Refusal::LineEnd),
+        [b'\t' | b' '..=b'~' | 0x80.., ..] => Some(otherwise),
+        [0..b' ' | 0x7f, ..] => Some(Refusal::Control),
     }
 }
 

@@ -134,7 +134,9 @@ impl Head {
         match line.get(method) {
             None => return Ok(false),
             Some(b' ') if method > 0 => {}
-            Some(&other) => return Err(fields::misplaced(&line[method..], other, Refusal::RequestLine)),
+            Some(_) => {
+                return fields::misplaced(&line[method..], Refusal::RequestLine).map_or(Ok(false), Err);
+            }
         }
         let target = fields::count(&line[method + 1..], is_target);
         if target > limits.target {
@@ -144,7 +146,7 @@ impl Head {
         match line.get(after) {
             None => return Ok(false),
             Some(b' ') if target > 0 => {}
-            Some(&other) => return Err(fields::misplaced(&line[after..], other, Refusal::RequestLine)),
+            Some(_) => return fields::misplaced(&line[after..], Refusal::RequestLine).map_or(Ok(false), Err),
         }
         let version = &line[after + 1..];
         let version_end = version.iter().position(|byte| matches!(byte, b'\r' | b'\n'));
