@@ -42,6 +42,7 @@ use self::line::{Line, Sent};
 use self::pool::Pool;
 use crate::front::Peer;
 use crate::settings::{Limits, Upstream};
+use crate::telemetry::traces::RequestSpan;
 
 /// A request body that can be sent to the upstream.
 pub trait Sendable:
@@ -109,25 +110,43 @@ impl<B: Sendable> Service<Request<B>> for Proxy<B> {
         Poll::Ready(Ok(()))
     }
 
-    fn call(&mut self, request: Request<B>) -> Self::Future {
+    fn call(&mut self, mut request: Request<B>) -> Self::Future {
         let shared = self.shared.clone();
-        let patience = shared.limits.response_timeout;
         let operation = request.extensions().get::<Operation>().cloned();
+        let span = request.extensions().get::<RequestSpan>().map(RequestSpan::upstream);
+        if let Some(span) = &span {
+            span.inject(request.headers_mut());
+        }
         Box::pin(async move {
-            match operation {
-                // The engine limits how long work under a claim may take.
-                Some(operation) => shared.exchange(request, Some(&operation)).await,
-                None => tokio::select! {
-                    biased;
-                    answered = shared.exchange(request, None) => answered,
-                    () = sleep(patience) => Err(ProxyError::TimedOut { patience }),
-                },
+            let answered = shared.in_time(request, operation.as_ref()).await;
+            match (span, &answered) {
+                (Some(span), Ok(response)) => span.answered(response.status()),
+                (Some(span), Err(error)) => span.failed(&error.to_string()),
+                (None, _) => {}
             }
+            answered
         })
     }
 }
 
 impl<B: Sendable> Shared<B> {
+    async fn in_time(
+        self: Arc<Self>,
+        request: Request<B>,
+        operation: Option<&Operation>,
+    ) -> Result<Response<UpstreamBody<B>>, ProxyError> {
+        if operation.is_some() {
+            // The engine limits how long work under a claim may take.
+            return self.exchange(request, operation).await;
+        }
+        let patience = self.limits.response_timeout;
+        tokio::select! {
+            biased;
+            answered = self.exchange(request, None) => answered,
+            () = sleep(patience) => Err(ProxyError::TimedOut { patience }),
+        }
+    }
+
     async fn exchange(
         self: Arc<Self>,
         mut request: Request<B>,

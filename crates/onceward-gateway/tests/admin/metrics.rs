@@ -151,21 +151,3 @@ async fn times_flights_and_batches_are_measured() {
     drop(flight);
     assert_eq!(value(&bench.text(), "api_idempotency_in_flight"), 0.0);
 }
-
-#[test]
-fn how_a_request_was_handled_is_told_by_the_headers_of_its_answer() {
-    for (headers, expected) in [
-        (&[("content-type", "text/plain")][..], Handled::Passed),
-        (&[("idempotency-expires", "2027-01-15T08:00:00Z")], Handled::Executed),
-        (
-            &[("idempotency-expires", "2027-01-15T08:00:00Z"), ("idempotency-replayed", "true")],
-            Handled::Replayed,
-        ),
-        (&[("onceward-outcome", "retryable")], Handled::Refused),
-        (&[("onceward-store", "unavailable")], Handled::Unprotected),
-    ] {
-        let answer =
-            headers.iter().map(|(name, value)| (name.parse().unwrap(), value.parse().unwrap())).collect();
-        assert_eq!(Handled::of(&answer), expected);
-    }
-}

@@ -4,9 +4,8 @@ use std::convert::Infallible;
 
 use axum::routing::post;
 use bytes::Bytes;
-use onceward::http::{IdempotencyLayer, Policy, Routes, ScopeRules};
+use onceward::http::{Handled, IdempotencyLayer, Policy, Routes, ScopeRules};
 use onceward_gateway::settings::Telemetry;
-use onceward_gateway::telemetry::metrics::Handled;
 use onceward_gateway::telemetry::traces::{Ended, RequestSpan, Tracer};
 use tokio::sync::mpsc;
 use tower::Layer as _;
@@ -72,7 +71,7 @@ async fn a_trace_goes_on_from_the_client_through_the_layer_to_the_upstream_and_t
     span.operation(id("k"));
     request.extensions_mut().insert(span.clone());
     let answer = service.oneshot(request).await.unwrap();
-    let decision = Handled::of(answer.headers()).name();
+    let decision = answer.extensions().get::<Handled>().unwrap().how.name();
     span.end(Ended { route: "/payments", status: answer.status(), decision });
     tracer.shut_down().await;
 
