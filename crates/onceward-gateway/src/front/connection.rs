@@ -103,7 +103,7 @@ impl Front {
         B: http_body::Body<Data = Bytes> + Send + 'static,
         B::Error: Into<Box<dyn StdError + Send + Sync>>,
     {
-        let stop = pin!(stop);
+        let mut stop = pin!(stop);
         let Some(config) = &self.tls else {
             return run(&self.limits, accepted, Scheme::Http, Speaks::Unknown, stop).await;
         };
@@ -113,6 +113,7 @@ impl Front {
             biased;
             io = handshake => io.map_err(ConnectionError::Handshake)?,
             () = sleep(limit) => return Err(ConnectionError::Silent(limit)),
+            () = stop.as_mut() => return Ok(()),
         };
         let speaks = match io.get_ref().1.alpn_protocol() {
             Some(tls::H2) => Speaks::Http2,
@@ -223,14 +224,15 @@ async fn detect(io: &mut (impl AsyncRead + Unpin), read: &mut BytesMut) -> io::R
 }
 
 fn http1_builder(limits: &Limits) -> http1::Builder {
+    // The guard has the limit of a head. This is wider, so that it is always the guard who refuses.
+    let wider = limits.header_bytes.saturating_mul(2).max(MIN_BUFFER);
     let mut builder = http1::Builder::new();
     builder
         .half_close(false)
         .timer(TokioTimer::new())
         .header_read_timeout(limits.header_timeout)
-        // The guard has the limit of a head. These are wider, so that it is always the guard who refuses.
-        .max_header_size(limits.header_bytes.saturating_mul(2))
-        .max_buf_size(limits.header_bytes.saturating_mul(2).max(MIN_BUFFER));
+        .max_header_size(wider)
+        .max_buf_size(wider);
     builder
 }
 

@@ -186,19 +186,25 @@ impl Head {
                 }
             }
             7 if name.eq_ignore_ascii_case(b"upgrade") => self.upgrade = Upgrade::Asked,
-            14 if name.eq_ignore_ascii_case(b"content-length") => {
-                if self.length.replace(length(value)?).is_some() {
-                    return Err(Refusal::LengthRepeated);
-                }
-            }
-            17 if name.eq_ignore_ascii_case(b"transfer-encoding") => {
-                if value != b"chunked" || self.chunked.replace(()).is_some() {
-                    return Err(Refusal::Encoding);
-                }
-            }
+            14 if name.eq_ignore_ascii_case(b"content-length") => self.length(value)?,
+            17 if name.eq_ignore_ascii_case(b"transfer-encoding") => self.encoding(value)?,
             _ => {}
         }
         Ok(())
+    }
+
+    fn length(&mut self, value: &[u8]) -> Result<(), Refusal> {
+        match self.length.replace(length(value)?) {
+            None => Ok(()),
+            Some(_) => Err(Refusal::LengthRepeated),
+        }
+    }
+
+    fn encoding(&mut self, value: &[u8]) -> Result<(), Refusal> {
+        match self.chunked.replace(()) {
+            None if value == b"chunked" => Ok(()),
+            None | Some(()) => Err(Refusal::Encoding),
+        }
     }
 
     /// What holds for a head as a whole.

@@ -122,21 +122,22 @@ async fn accept(listener: &TcpListener, places: &Arc<Semaphore>) -> io::Result<A
 
 /// Waits before the next try, unless it was only the one connection that failed.
 async fn pace(error: &io::Error) {
-    match error.kind() {
+    let only_this_one = matches!(
+        error.kind(),
         io::ErrorKind::ConnectionAborted
-        | io::ErrorKind::ConnectionReset
-        | io::ErrorKind::ConnectionRefused
-        | io::ErrorKind::Interrupted => {
-            tracing::debug!(%error, "a connection was gone before it was accepted");
-        }
-        _ => {
-            tracing::error!(
-                %error,
-                "no connection can be accepted: raise the limit on open files, or lower limits.connections"
-            );
-            sleep(ACCEPT_PAUSE).await;
-        }
+            | io::ErrorKind::ConnectionReset
+            | io::ErrorKind::ConnectionRefused
+            | io::ErrorKind::Interrupted
+    );
+    if only_this_one {
+        tracing::debug!(%error, "a connection was gone before it was accepted");
+        return;
     }
+    tracing::error!(
+        %error,
+        "no connection can be accepted: raise the limit on open files, or lower limits.connections"
+    );
+    sleep(ACCEPT_PAUSE).await;
 }
 
 /// A panic ends its own connection and nothing else.

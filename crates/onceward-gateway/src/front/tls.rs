@@ -90,15 +90,20 @@ pub fn server_config(tls: &Tls) -> Result<Arc<ServerConfig>, TlsError> {
         return Err(TlsError::NoCertificate { path: path.clone() });
     }
     let path = &tls.key;
-    let key = PrivateKeyDer::from_pem_slice(&read(path)?).map_err(|error| match error {
-        pem::Error::NoItemsFound => TlsError::NoKey { path: path.clone() },
-        error => not_pem(path, &error),
-    })?;
-    let unusable = |source| match source {
-        rustls::Error::InconsistentKeys(_) => {
-            TlsError::Mismatch { certificate: tls.certificate.clone(), key: tls.key.clone() }
+    let key = PrivateKeyDer::from_pem_slice(&read(path)?).map_err(|error| {
+        if matches!(error, pem::Error::NoItemsFound) {
+            TlsError::NoKey { path: path.clone() }
+        } else {
+            not_pem(path, &error)
         }
-        source => TlsError::Unusable { certificate: tls.certificate.clone(), key: tls.key.clone(), source },
+    })?;
+    let unusable = |source| {
+        let (certificate, key) = (tls.certificate.clone(), tls.key.clone());
+        if matches!(source, rustls::Error::InconsistentKeys(_)) {
+            TlsError::Mismatch { certificate, key }
+        } else {
+            TlsError::Unusable { certificate, key, source }
+        }
     };
     let mut config = ServerConfig::builder_with_provider(Arc::new(ring::default_provider()))
         .with_safe_default_protocol_versions()
@@ -116,11 +121,12 @@ fn read(path: &Path) -> Result<Vec<u8>, TlsError> {
 
 /// A parser's error may quote the file, which may be a key.
 fn not_pem(path: &Path, error: &pem::Error) -> TlsError {
-    let reason = match error {
-        pem::Error::MissingSectionEnd { .. } => "a block has no end",
-        pem::Error::IllegalSectionStart { .. } => "a block begins with a malformed line",
-        pem::Error::Base64Decode(_) => "a block is not base64",
-        _ => "it has no block that is understood",
+    let reason = if matches!(error, pem::Error::MissingSectionEnd { .. }) {
+        "a block has no end"
+    } else if matches!(error, pem::Error::Base64Decode(_)) {
+        "a block is not base64"
+    } else {
+        "a block begins with a malformed line, or is too large"
     };
     TlsError::NotPem { path: path.to_owned(), reason }
 }

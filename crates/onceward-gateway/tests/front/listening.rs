@@ -4,7 +4,7 @@ use onceward_gateway::front::Ended;
 use onceward_gateway::settings::Limits;
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 
-use crate::{answers, front, listen, read_to_end, statuses};
+use crate::{answers, front, listen, listen_with, read_to_end, statuses};
 
 const LAST: &[u8] = b"GET /last HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n";
 const WAIT: &[u8] = b"GET /wait HTTP/1.1\r\nHost: a\r\n\r\n";
@@ -72,4 +72,16 @@ async fn a_stop_waits_for_the_request_in_flight_and_takes_no_other() {
     assert_eq!(statuses(&got), [200]);
     assert!(got[0].head.contains("\r\nconnection: close"), "{got:?}");
     assert_eq!(running.ended.await.unwrap(), Ended::Drained);
+}
+
+#[tokio::test]
+async fn a_stop_cuts_off_what_takes_longer_than_the_grace() {
+    let running = listen_with(front(Limits::default()), std::time::Duration::ZERO).await;
+    let mut busy = running.connect().await;
+    busy.write_all(WAIT).await.unwrap();
+    running.ledger.entered.notified().await;
+    running.stop.send(()).unwrap();
+    assert_eq!(running.ended.await.unwrap(), Ended::CutOff { connections: 1 });
+    assert_eq!(read_to_end(&mut busy).await, b"");
+    assert_eq!(running.ledger.whole(), [""; 0]);
 }

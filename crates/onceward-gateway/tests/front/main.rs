@@ -106,13 +106,17 @@ fn front(limits: Limits) -> Front {
 }
 
 async fn listen(front: Front) -> Running {
+    listen_with(front, GRACE).await
+}
+
+async fn listen_with(front: Front, grace: Duration) -> Running {
     let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).await.unwrap();
     let address = listener.local_addr().unwrap();
     let ledger = Arc::new(Ledger::default());
     let (stop, stopped) = oneshot::channel();
     let service = service(&ledger);
     let stop_signal = async move { drop(stopped.await) };
-    let ended = tokio::spawn(front.serve(listener, service, stop_signal, GRACE));
+    let ended = tokio::spawn(front.serve(listener, service, stop_signal, grace));
     Running { address, ledger, stop, ended }
 }
 
