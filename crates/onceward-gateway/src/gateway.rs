@@ -19,7 +19,7 @@ use tower_layer::Layer as _;
 use tower_service::Service;
 
 use crate::front;
-use crate::proxy::{Proxy, ProxyError, UpstreamBody};
+use crate::proxy::{Proxy, ProxyError, Took, UpstreamBody};
 use crate::telemetry::metrics::{InFlight, Metrics};
 use crate::telemetry::traces::{Ended, RequestSpan, Tracer};
 
@@ -118,6 +118,9 @@ impl Told {
             None => ("", How::Passed, None),
         };
         self.metrics.request(route, how.into(), instant().duration_since(self.came).as_secs_f64());
+        if let Some(Took(took)) = answer.extensions().get() {
+            self.metrics.upstream(route, took.as_secs_f64());
+        }
         if let Some(span) = self.span {
             if let Some(operation) = operation {
                 span.operation(operation);

@@ -45,14 +45,10 @@ pub(super) async fn json<T: DeserializeOwned>(body: Body) -> Result<T, Problem> 
 
 /// Names of fields are the contract's own or the caller's mistake, and may be told; values may not.
 fn field_error(told: &str) -> String {
+    const ABOUT_NAMES: [&str; 4] = ["unknown field", "missing field", "duplicate field", "unknown variant"];
     let told = told.split(" at line ").next().unwrap_or(told);
-    if ["unknown field", "missing field", "duplicate field", "unknown variant"]
-        .iter()
-        .any(|kind| told.starts_with(kind))
-    {
-        return format!("has an {}", told.chars().take(255).collect::<String>())
-            .replace("an missing", "a missing")
-            .replace("an duplicate", "a duplicate");
+    if ABOUT_NAMES.iter().any(|kind| told.starts_with(kind)) {
+        return format!("is not as expected: {}", told.chars().take(255).collect::<String>());
     }
     "has a value of another type than expected".to_owned()
 }

@@ -23,12 +23,13 @@ use std::future::Future;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll};
+use std::time::Duration;
 
 use http::uri::{PathAndQuery, Uri};
 use http::{HeaderValue, Method, Request, Response, StatusCode};
 use http_body::Body;
 use onceward::Operation;
-use onceward::time::sleep;
+use onceward::time::{instant, sleep};
 use tokio::sync::Semaphore;
 use tower_service::Service;
 
@@ -54,6 +55,10 @@ impl<B> Sendable for B where
     B: Body<Data: Send, Error: Into<Box<dyn std::error::Error + Send + Sync>>> + Send + 'static
 {
 }
+
+/// How long the upstream took to begin its answer. It is among the extensions of each.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Took(pub Duration);
 
 /// Sends requests to the upstream.
 pub struct Proxy<B: Sendable> {
@@ -118,7 +123,11 @@ impl<B: Sendable> Service<Request<B>> for Proxy<B> {
             span.inject(request.headers_mut());
         }
         Box::pin(async move {
-            let answered = shared.in_time(request, operation.as_ref()).await;
+            let sent = instant();
+            let mut answered = shared.in_time(request, operation.as_ref()).await;
+            if let Ok(response) = &mut answered {
+                response.extensions_mut().insert(Took(instant().duration_since(sent)));
+            }
             match (span, &answered) {
                 (Some(span), Ok(response)) => span.answered(response.status()),
                 (Some(span), Err(error)) => span.failed(&error.to_string()),

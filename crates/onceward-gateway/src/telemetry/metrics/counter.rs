@@ -2,93 +2,82 @@
 
 use onceward::Observation;
 
-/// Something that is counted for every route.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct Counter {
-    /// Where its number stands in a route's row.
-    pub index: usize,
-    /// Its name, without `_total`, which the exporter adds.
-    pub name: &'static str,
-    /// What it means.
-    pub help: &'static str,
-}
-
 macro_rules! counters {
-    ($($constant:ident, $name:literal, $help:literal;)*) => {
-        #[expect(non_camel_case_types, reason = "these only number the constants")]
-        enum Index { $($constant,)* }
-        $(const $constant: Counter = Counter {
-            index: Index::$constant as usize,
-            name: concat!("api_idempotency_", $name),
-            help: $help,
-        };)*
-        /// Everything that is counted, each at its own index.
-        pub(super) const COUNTERS: [Counter; [$($name),*].len()] = [$($constant),*];
+    ($($counter:ident, $name:literal, $help:literal;)*) => {
+        /// Something that is counted for every route. Its number is its place in a route's row.
+        #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+        pub(super) enum Counter { $($counter,)* }
+
+        /// Everything that is counted, with its name and its meaning. The exporter adds `_total` to the name.
+        pub(super) const COUNTERS: [(Counter, &str, &str); [$($name),*].len()] =
+            [$((Counter::$counter, concat!("api_idempotency_", $name), $help)),*];
     };
 }
 
 counters! {
-    CREATED, "reserve_created", "New operations that were claimed";
-    REPLAY, "reserve_replay", "Stored answers that were given again";
-    IN_PROGRESS, "reserve_in_progress", "Requests refused because the first one was still being executed";
-    KEY_MISUSE, "reserve_key_misuse", "Requests refused because their key names another request";
-    FAILED_RETRY, "reserve_failed_retry", "Operations claimed again that had failed without being executed";
-    UNKNOWN, "reserve_unknown", "Requests refused because nobody knows whether the first one was executed";
-    RESUMED, "reserve_resumed", "Operations taken over from their last recovery point";
-    UNCOMPARED, "reserve_uncompared", "Answers given to requests whose fingerprint was made under other settings";
-    COMPLETED, "settle_completed", "Executions that ended with an answer";
-    RELEASED, "settle_retryable", "Executions that ended with the proof that nothing was done";
-    LOST, "settle_unknown", "Executions that ended without anybody knowing";
-    PANICKED, "panicked", "Executions that panicked";
-    TOO_LATE, "too_late", "Claims whose work was not begun because too much time had passed";
-    GIVEN_BACK, "given_back", "Claims that nobody began and that were given back";
-    ATTACHED, "attached", "Requests that waited for another execution and were woken by its end";
-    STORE_ERROR, "store_error", "Calls to the store that failed or whose answer was lost";
-    ZOMBIE, "zombie_key", "Leases that lapsed while nobody had settled them";
-    PRUNED, "ttl_pruned", "Records past their window that were swept";
-    SCHEDULED, "reconcile_scheduled", "Outcomes that became unknown and are to be reconciled";
-    RESOLVED, "reconcile_resolved", "Unknown outcomes that became known";
-    FAILED, "reconcile_failed", "Unknown outcomes that were given up and wait for an operator";
-    FENCED, "fenced", "Writes refused because the writer's tenure was over";
-    CONTRADICTION, "contradiction", "Results that contradict what was decided: something may have happened twice";
-    SUSPICIOUS_KEY, "suspicious_key", "Keys that are short, or look like an e-mail address or a phone number";
-    KEY_MISSING, "key_missing", "Requests without the key that their route requires";
-    KEY_INVALID, "key_invalid", "Requests whose key cannot be used";
-    SCOPE_MISSING, "scope_missing", "Keyed requests that do not say whose key it is";
-    EXPIRY_SUSPENDED, "expiry_suspended", "Sweeps that removed nothing because the store's clock runs ahead";
+    Created, "reserve_created", "New operations that were claimed";
+    Replay, "reserve_replay", "Stored answers that were given again";
+    InProgress, "reserve_in_progress", "Requests refused because the first one was still being executed";
+    KeyMisuse, "reserve_key_misuse", "Requests refused because their key names another request";
+    FailedRetry, "reserve_failed_retry", "Operations claimed again that had failed without being executed";
+    Unknown, "reserve_unknown", "Requests refused because nobody knows whether the first one was executed";
+    Resumed, "reserve_resumed", "Operations taken over from their last recovery point";
+    Uncompared, "reserve_uncompared", "Answers given to requests whose fingerprint was made under other settings";
+    Completed, "settle_completed", "Executions that ended with an answer";
+    Released, "settle_retryable", "Executions that ended with the proof that nothing was done";
+    Lost, "settle_unknown", "Executions that ended without anybody knowing";
+    Panicked, "panicked", "Executions that panicked";
+    TooLate, "too_late", "Claims whose work was not begun because too much time had passed";
+    GivenBack, "given_back", "Claims that nobody began and that were given back";
+    Attached, "attached", "Requests that waited for another execution and were woken by its end";
+    StoreError, "store_error", "Calls to the store that failed or whose answer was lost";
+    Zombie, "zombie_key", "Leases that lapsed while nobody had settled them";
+    Pruned, "ttl_pruned", "Records past their window that were swept";
+    Scheduled, "reconcile_scheduled", "Outcomes that became unknown and are to be reconciled";
+    Resolved, "reconcile_resolved", "Unknown outcomes that became known";
+    Failed, "reconcile_failed", "Unknown outcomes that were given up and wait for an operator";
+    Fenced, "fenced", "Writes refused because the writer's tenure was over";
+    Contradiction, "contradiction", "Results that contradict what was decided: something may have happened twice";
+    SuspiciousKey, "suspicious_key", "Keys that are short, or look like an e-mail address or a phone number";
+    KeyMissing, "key_missing", "Requests without the key that their route requires";
+    KeyInvalid, "key_invalid", "Requests whose key cannot be used";
+    ScopeMissing, "scope_missing", "Keyed requests that do not say whose key it is";
+    ExpirySuspended, "expiry_suspended", "Sweeps that removed nothing because the store's clock runs ahead";
 }
 
 /// Where an observation is counted.
 pub(super) const fn counter_of(what: Observation) -> Counter {
     match what {
-        Observation::Created => CREATED,
-        Observation::Reclaimed => FAILED_RETRY,
-        Observation::Resumed => RESUMED,
-        Observation::Replayed | Observation::ReplayedFromCache => REPLAY,
-        Observation::Mismatch => KEY_MISUSE,
-        Observation::InProgress => IN_PROGRESS,
-        Observation::Unknown => UNKNOWN,
-        Observation::Uncompared => UNCOMPARED,
-        Observation::Contradiction => CONTRADICTION,
-        Observation::DeadLettered => FAILED,
-        Observation::Fenced => FENCED,
-        Observation::Lapsed => ZOMBIE,
-        Observation::Swept => PRUNED,
-        Observation::Completed => COMPLETED,
-        Observation::Released => RELEASED,
-        Observation::Lost => LOST,
-        Observation::ReconcileScheduled => SCHEDULED,
-        Observation::Reconciled => RESOLVED,
-        Observation::Panicked => PANICKED,
-        Observation::TooLate => TOO_LATE,
-        Observation::AmbiguousClaim | Observation::AmbiguousWrite | Observation::StoreError => STORE_ERROR,
-        Observation::GivenBack => GIVEN_BACK,
-        Observation::AttachWoken => ATTACHED,
-        Observation::ExpirySuspended => EXPIRY_SUSPENDED,
-        Observation::KeyMissing => KEY_MISSING,
-        Observation::KeyInvalid => KEY_INVALID,
-        Observation::ScopeMissing => SCOPE_MISSING,
-        Observation::SuspiciousKey => SUSPICIOUS_KEY,
+        Observation::Created => Counter::Created,
+        Observation::Reclaimed => Counter::FailedRetry,
+        Observation::Resumed => Counter::Resumed,
+        Observation::Replayed | Observation::ReplayedFromCache => Counter::Replay,
+        Observation::Mismatch => Counter::KeyMisuse,
+        Observation::InProgress => Counter::InProgress,
+        Observation::Unknown => Counter::Unknown,
+        Observation::Uncompared => Counter::Uncompared,
+        Observation::Contradiction => Counter::Contradiction,
+        Observation::DeadLettered => Counter::Failed,
+        Observation::Fenced => Counter::Fenced,
+        Observation::Lapsed => Counter::Zombie,
+        Observation::Swept => Counter::Pruned,
+        Observation::Completed => Counter::Completed,
+        Observation::Released => Counter::Released,
+        Observation::Lost => Counter::Lost,
+        Observation::ReconcileScheduled => Counter::Scheduled,
+        Observation::Reconciled => Counter::Resolved,
+        Observation::Panicked => Counter::Panicked,
+        Observation::TooLate => Counter::TooLate,
+        Observation::AmbiguousClaim | Observation::AmbiguousWrite | Observation::StoreError => {
+            Counter::StoreError
+        }
+        Observation::GivenBack => Counter::GivenBack,
+        Observation::AttachWoken => Counter::Attached,
+        Observation::ExpirySuspended => Counter::ExpirySuspended,
+        Observation::KeyMissing => Counter::KeyMissing,
+        Observation::KeyInvalid => Counter::KeyInvalid,
+        Observation::ScopeMissing => Counter::ScopeMissing,
+        Observation::SuspiciousKey => Counter::SuspiciousKey,
     }
 }
 
@@ -98,8 +87,8 @@ mod tests {
 
     #[test]
     fn every_counter_stands_at_its_own_index() {
-        for (index, counter) in COUNTERS.iter().enumerate() {
-            assert_eq!(counter.index, index, "{}", counter.name);
+        for (index, (counter, name, _)) in COUNTERS.into_iter().enumerate() {
+            assert_eq!(counter as usize, index, "{name}");
         }
     }
 }

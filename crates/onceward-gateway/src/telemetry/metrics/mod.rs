@@ -239,7 +239,7 @@ impl Metrics {
 impl Observer for Metrics {
     fn observe(&self, route: &str, id: RecordId, what: Observation) {
         let place = self.shared.routes.place(route);
-        self.shared.counts[place][counter_of(what).index].fetch_add(1, Ordering::Relaxed);
+        self.shared.counts[place][counter_of(what) as usize].fetch_add(1, Ordering::Relaxed);
         Traced.observe(route, id, what);
     }
 }
@@ -271,15 +271,15 @@ impl Routes {
 impl Shared {
     /// Sets up everything that is read when somebody asks. Callbacks hold this weakly: it holds them.
     fn instrument(self: &Arc<Self>, meter: &Meter) {
-        for counter in COUNTERS {
+        for (counter, name, help) in COUNTERS {
             let shared = Arc::downgrade(self);
             meter
-                .u64_observable_counter(counter.name)
-                .with_description(counter.help)
+                .u64_observable_counter(name)
+                .with_description(help)
                 .with_callback(move |seen| {
                     let Some(shared) = shared.upgrade() else { return };
                     for (counts, label) in shared.counts.iter().zip(&shared.routes.labels) {
-                        seen.observe(counts[counter.index].load(Ordering::Relaxed), label);
+                        seen.observe(counts[counter as usize].load(Ordering::Relaxed), label);
                     }
                 })
                 .build();
