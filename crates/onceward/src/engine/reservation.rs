@@ -207,6 +207,12 @@ impl Operation {
         self.held.age()
     }
 
+    /// How much longer the first outside effect may be put off; zero where it is too late. Half a lease after the claim was
+    /// sent, somebody may soon think that this tenure is dead: then nothing is begun any more.
+    pub fn begin_within(&self) -> Duration {
+        (self.held.lease() / 2).saturating_sub(self.held.age())
+    }
+
     /// The last phase that was committed. Work begins after it.
     pub fn recovery_point(&self) -> Option<RecoveryPoint> {
         self.held.record().recovery_point

@@ -1,6 +1,7 @@
 //! The tower layer, with a ledger that only the inner service writes.
 #![expect(clippy::unwrap_used, clippy::panic, reason = "these are tests")]
 
+mod attack;
 mod bodies;
 mod contract;
 mod counted;
@@ -16,6 +17,7 @@ mod room;
 mod tenants;
 mod upstream;
 mod wellknown;
+mod wire;
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
