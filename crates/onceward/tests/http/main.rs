@@ -8,6 +8,7 @@ mod counted;
 mod doors;
 mod execution;
 mod fault;
+mod h2;
 mod handled;
 mod keys;
 mod observe;
