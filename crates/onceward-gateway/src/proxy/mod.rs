@@ -30,7 +30,7 @@ use http::{HeaderValue, Method, Request, Response, StatusCode};
 use http_body::Body;
 use onceward::Operation;
 use onceward::time::{instant, sleep};
-use tokio::sync::Semaphore;
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tower_service::Service;
 
 use self::body::Lent;
@@ -162,8 +162,7 @@ impl<B: Sendable> Shared<B> {
         operation: Option<&Operation>,
     ) -> Result<Response<UpstreamBody<B>>, ProxyError> {
         let upgrade = self.prepare(&mut request, operation)?;
-        // The semaphore is never closed.
-        let permit = self.active.clone().acquire_owned().await.map_err(|_| ProxyError::TooLate)?;
+        let permit = self.permit(operation).await?;
         let (response, line) = self.send(request, operation).await?;
         let mut lent = Some(Lent { line, pool: self.pool.clone(), permit });
         let (mut head, body) = response.into_parts();
@@ -173,6 +172,20 @@ impl<B: Sendable> Shared<B> {
             headers::strip(&mut head.headers);
         }
         Ok(Response::from_parts(head, UpstreamBody::new(body, lent)))
+    }
+
+    /// Waits until fewer than the limit of requests are with the upstream.
+    async fn permit(&self, operation: Option<&Operation>) -> Result<OwnedSemaphorePermit, ProxyError> {
+        let free = self.active.clone().acquire_owned();
+        // The semaphore is never closed.
+        match operation {
+            None => free.await.map_err(|_| ProxyError::TooLate),
+            Some(operation) => tokio::select! {
+                biased;
+                permit = free => permit.map_err(|_| ProxyError::TooLate),
+                () = sleep(operation.begin_within()) => Err(ProxyError::TooLate),
+            },
+        }
     }
 
     /// Turns the client's request into the upstream's.
@@ -227,7 +240,7 @@ impl<B: Sendable> Shared<B> {
                 None => (Line::open(self.connector.connect().await?).await?, false),
             };
             // Connecting takes time, and somebody may soon think that the owner of this claim is dead.
-            if operation.is_some_and(Operation::is_too_late) {
+            if operation.is_some_and(|operation| operation.begin_within().is_zero()) {
                 return Err(ProxyError::TooLate);
             }
             match line.send(request).await {

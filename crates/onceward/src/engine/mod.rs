@@ -302,14 +302,21 @@ impl Engine {
         let deadline = instant() + claim.timing.attach;
         let claim = Arc::new(claim);
         let (mut work, mut pace, mut waiting) = (work, Pace::new(), None);
+        let mut known = None;
         loop {
             // Looked up before the claim, so that an execution that ends in between is not missed.
             let running = inner.running.attach(id);
             // A first claim writes first; one that has waited expects to find somebody, and reads.
             let first = if waiting.is_none() { Start::Absent } else { Start::Load };
-            let (refusal, returned) = match inner.start(id, &claim, work, first).await? {
-                running::Round::Done(ran) => return Ok(ran),
-                running::Round::InProgress { refusal, work } => (refusal, work),
+            let (refusal, returned) = match (inner.start(id, &claim, work, first).await, known) {
+                (Ok(running::Round::Done(ran)), _) => return Ok(ran),
+                (Ok(running::Round::InProgress { refusal, work }), _) => (refusal, work),
+                (Err(error), None) => return Err(error),
+                // Somebody else was seen at work. A caller that goes on without a store must not hear that nobody is.
+                (Err(_), Some(refusal)) => {
+                    inner.observe(&claim.route, id, Observation::InProgress);
+                    return Ok(Ran::Refused(refusal));
+                }
             };
             work = returned;
             let remaining = deadline.saturating_duration_since(instant());
@@ -317,6 +324,7 @@ impl Engine {
                 inner.observe(&claim.route, id, Observation::InProgress);
                 return Ok(Ran::Refused(refusal));
             }
+            known = Some(refusal);
             if waiting.is_none() {
                 waiting = Some(inner.permit(&inner.attached, "attached callers", inner.limits.attached)?);
             }

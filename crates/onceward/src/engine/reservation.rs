@@ -215,10 +215,10 @@ impl Operation {
         self.held.age()
     }
 
-    /// Whether so much of the lease has passed that a first outside effect could come after somebody thinks this owner
-    /// dead. Then nothing may be begun any more, and the outcome is retryable.
-    pub fn is_too_late(&self) -> bool {
-        self.age() >= self.held.lease() / 2
+    /// How much longer the first outside effect may be put off; zero where it is too late. Half a lease after the claim was
+    /// sent, somebody may soon think that this tenure is dead: then nothing is begun any more.
+    pub fn begin_within(&self) -> Duration {
+        (self.held.lease() / 2).saturating_sub(self.held.age())
     }
 
     /// The last phase that was committed. Work begins after it.

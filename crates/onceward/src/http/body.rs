@@ -168,7 +168,13 @@ impl<B: HttpBody> HttpBody for Body<B> {
 
     fn size_hint(&self) -> SizeHint {
         match &self.kind {
-            Kind::Whole { data, .. } => SizeHint::with_exact(data.len() as u64),
+            Kind::Whole { data, trailers: None, .. } => SizeHint::with_exact(data.len() as u64),
+            // Over HTTP/1 only a body whose length is not told can have trailers.
+            Kind::Whole { data, trailers: Some(_), .. } => {
+                let mut hint = SizeHint::new();
+                hint.set_lower(data.len() as u64);
+                hint
+            }
             Kind::Passed { body } | Kind::Copied { body, .. } => body.size_hint(),
         }
     }

@@ -19,7 +19,9 @@ pub enum Class {
 impl Class {
     /// The class of a whole answer: the inner service's own word, or what the policy says about its status.
     pub(super) fn of(policy: &Policy, status: StatusCode, headers: &HeaderMap) -> Self {
-        Self::told(headers).unwrap_or_else(|| Self::of_status(policy, status))
+        let by_status = Self::of_status(policy, status);
+        // An interim status is no answer, so there is nothing that could be stored or passed on.
+        if status.is_informational() { by_status } else { Self::told(headers).unwrap_or(by_status) }
     }
 
     /// The class of a status where the service says nothing itself.
@@ -117,6 +119,7 @@ mod tests {
         assert_eq!(class(503, &["completed"]), Class::Completed);
         assert_eq!(class(200, &["unknown"]), Class::Unknown);
         assert_eq!(class(200, &["perhaps"]), Class::Completed);
+        assert_eq!(class(101, &["completed"]), Class::Unknown);
         assert_eq!(class(503, &["completed", "retryable"]), Class::Unknown);
     }
 }

@@ -3,8 +3,10 @@
 use std::future::Future;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use ::http::header::{CONNECTION, CONTENT_LENGTH};
-use ::http::{HeaderMap, HeaderValue, Method, Request, Response, StatusCode, Version, request, response};
+use ::http::header::{CONNECTION, CONTENT_LENGTH, EXPECT};
+use ::http::{
+    HeaderMap, HeaderName, HeaderValue, Method, Request, Response, StatusCode, Version, request, response,
+};
 use http_body::Body as HttpBody;
 use tower_service::Service;
 
@@ -12,7 +14,7 @@ use super::admit::Ticket;
 use super::body::{Body, Read, Whole, read};
 use super::classify::{Class, Failure, OnError};
 use super::handled::{Handled, How};
-use super::header::{ATTEMPT, FENCE, OPERATION, RECOVERY_POINT, STORE};
+use super::header::{ATTEMPT, FENCE, OPERATION, OPERATION_HEADERS, RECOVERY_POINT, STORE};
 use super::held::Drawn;
 use super::layer::Shared;
 use super::policy::{InProgress, KeyRule, StoreDown};
@@ -94,16 +96,22 @@ impl<C> Exchange<C> {
         B: HttpBody + Send + 'static,
         R: HttpBody + Send + 'static,
     {
-        let whole = |(response, how): Answered| Ok((response.map(Body::whole), how));
+        let method = parts.method.clone();
+        let whole = |(response, how): Answered| Ok((reply::to(&method, response).map(Body::whole), how));
         let mut drawn = self.shared.room.open();
         let body = match self.read(body, &mut drawn).await {
-            Ok(body) => body,
+            Ok(mut body) => {
+                body.trailers.iter_mut().for_each(disown);
+                body
+            }
             Err(problem) => return whole(self.unread(parts.version, problem)),
         };
         let Some(claim) = self.claim(&parts, &body) else {
             return whole(self.refused(&Problem::StoreUnavailable));
         };
-        let request = Request::from_parts(parts, Body::held(body, drawn));
+        let mut request = Request::from_parts(parts, Body::held(body, drawn));
+        // It was met here, when the body was read.
+        request.headers_mut().remove(EXPECT);
         let envelope = Arc::new(Envelope(Mutex::new(Some(request))));
         let sight = Arc::new(Sight::default());
         let work = {
@@ -263,18 +271,16 @@ impl<C> Exchange<C> {
         C: OnError<S::Error>,
         R: HttpBody,
     {
-        let policy = &self.ticket.policy;
         if is_suspicious(&self.ticket.key) {
             self.note(operation.id(), Observation::SuspiciousKey);
         }
         // Half a lease after the claim nothing is sent any more: somebody may soon think that this one is dead.
-        let latest = policy.lease / 2;
         let ready = tokio::select! {
             biased;
             ready = std::future::poll_fn(|context| inner.poll_ready(context)) => ready.is_ok(),
-            () = sleep(latest.saturating_sub(operation.age())) => false,
+            () = sleep(operation.begin_within()) => false,
         };
-        if !ready || operation.age() >= latest {
+        if !ready || operation.begin_within().is_zero() {
             return Outcome::Retryable(
                 "the inner service was not ready in time, and was not called".to_owned(),
             );
@@ -331,6 +337,21 @@ impl<C> Exchange<C> {
     /// The work was done: every caller is told that its answer could not be kept.
     fn too_large(&self, upstream_status: StatusCode) -> Reply {
         reply::stored(&self.ticket.policy, self.told(&Problem::ResponseTooLarge { upstream_status }))
+    }
+}
+
+/// Removes what only this layer may say about an operation. Services that read headers as CGI does take `_` for `-`.
+pub(super) fn disown(headers: &mut HeaderMap) {
+    let own = |name: &&HeaderName| {
+        let like = |own: &HeaderName| {
+            let (name, own) = (name.as_str().as_bytes(), own.as_str().as_bytes());
+            name.len() == own.len()
+                && name.iter().zip(own).all(|(byte, own)| byte == own || (*byte == b'_' && *own == b'-'))
+        };
+        name.as_str().starts_with("onceward") && OPERATION_HEADERS.iter().any(like)
+    };
+    while let Some(name) = headers.keys().find(own).cloned() {
+        headers.remove(name);
     }
 }
 

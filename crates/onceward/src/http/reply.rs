@@ -1,10 +1,10 @@
 //! Answers, as they travel and as they are stored.
 
 use ::http::header::{
-    CONNECTION, CONTENT_LENGTH, DATE, PROXY_AUTHENTICATE, PROXY_AUTHORIZATION, SET_COOKIE, TE, TRAILER,
+    CONNECTION, CONTENT_LENGTH, DATE, PROXY_AUTHENTICATE, PROXY_AUTHORIZATION, SET_COOKIE, TE,
     TRANSFER_ENCODING, UPGRADE,
 };
-use ::http::{Extensions, HeaderMap, HeaderName, HeaderValue, Response, StatusCode, response};
+use ::http::{Extensions, HeaderMap, HeaderName, HeaderValue, Method, Response, StatusCode, response};
 use bytes::Bytes;
 
 use super::body::Whole;
@@ -14,19 +14,18 @@ use super::text::{members, rfc3339};
 use crate::{Reply, Timestamp};
 
 /// What speaks of one connection, not of the answer.
-const HOP_BY_HOP: [HeaderName; 9] = [
+const HOP_BY_HOP: [HeaderName; 8] = [
     CONNECTION,
     HeaderName::from_static("keep-alive"),
     HeaderName::from_static("proxy-connection"),
     PROXY_AUTHENTICATE,
     PROXY_AUTHORIZATION,
     TE,
-    TRAILER,
     TRANSFER_ENCODING,
     UPGRADE,
 ];
 /// What the server writes itself, from the body that it is given: a copy could contradict it.
-const FRAMING: [HeaderName; 3] = [CONTENT_LENGTH, TRAILER, TRANSFER_ENCODING];
+const FRAMING: [HeaderName; 2] = [CONTENT_LENGTH, TRANSFER_ENCODING];
 /// Trailers are stored among the headers, under names that no header can have.
 const TRAILER_MARK: &str = ":trailer:";
 
@@ -109,13 +108,27 @@ pub(super) fn released(mut parts: response::Parts, body: Whole) -> Response<Whol
     Response::from_parts(parts, body)
 }
 
+/// HEAD is answered as GET would be, without the body. Some servers leave that to whoever answers.
+pub(super) fn to(method: &Method, mut response: Response<Whole>) -> Response<Whole> {
+    if *method == Method::HEAD {
+        let body = std::mem::take(response.body_mut());
+        if !body.data.is_empty() {
+            response.headers_mut().insert(CONTENT_LENGTH, body.data.len().into());
+        }
+    }
+    response
+}
+
 /// Replies also come from operators and webhooks, so what no HTTP message can carry is left out here.
 fn restore(reply: &Reply) -> Response<Whole> {
-    let mut response = Response::new(Whole::from(reply.body.clone()));
-    *response.status_mut() = StatusCode::from_u16(reply.status)
+    let status = StatusCode::from_u16(reply.status)
         .ok()
         .filter(|status| !status.is_informational())
         .unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
+    let bodiless = matches!(status, StatusCode::NO_CONTENT | StatusCode::NOT_MODIFIED);
+    let body = if bodiless { Bytes::new() } else { reply.body.clone() };
+    let mut response = Response::new(Whole::from(body));
+    *response.status_mut() = status;
     let mut trailers = HeaderMap::new();
     for (name, value) in &reply.headers {
         let (plain, trailer) = match name.strip_prefix(TRAILER_MARK) {

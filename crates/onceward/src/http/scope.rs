@@ -3,11 +3,12 @@
 use std::fmt;
 use std::str::FromStr;
 
-use ::http::header::AUTHORIZATION;
+use ::http::header::{AUTHORIZATION, CONNECTION};
 use ::http::{HeaderMap, HeaderName};
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 
+use super::text::members;
 use crate::digest::Digest;
 use crate::{Scope, Secret};
 
@@ -85,6 +86,14 @@ pub enum ScopeMissing {
     /// A part is there twice, and picking one could merge two tenants.
     #[error("the request has more than one {part} header: send exactly one")]
     Several {
+        /// The header.
+        part: HeaderName,
+    },
+    /// The client tells proxies to remove it, so that it may get lost on the way or on a retry.
+    #[error(
+        "the Connection header names {part}, which says whose key this is and which proxies would remove: leave it out there"
+    )]
+    HopByHop {
         /// The header.
         part: HeaderName,
     },
@@ -191,6 +200,9 @@ impl ScopeRule {
 
 /// The one value of a header.
 fn only<'a>(headers: &'a HeaderMap, name: &HeaderName) -> Result<&'a [u8], ScopeMissing> {
+    if members(headers, &CONNECTION).any(|named| named.eq_ignore_ascii_case(name.as_str())) {
+        return Err(ScopeMissing::HopByHop { part: name.clone() });
+    }
     let mut lines = headers.get_all(name).iter();
     match (lines.next(), lines.next()) {
         (Some(_), Some(_)) => Err(ScopeMissing::Several { part: name.clone() }),

@@ -11,14 +11,13 @@ use tower_service::Service;
 use super::admit::{Admission, admit};
 use super::body::{Body, Drained, Whole, drain};
 use super::classify::{OnError, Unsure};
-use super::exchange::Exchange;
+use super::exchange::{Exchange, disown};
 use super::future::ResponseFuture;
 use super::handled::{Handled, How};
-use super::header::OPERATION_HEADERS;
 use super::layer::Shared;
 use super::policy::Flavor;
 use super::problem::Problem;
-use super::{shadow, wellknown};
+use super::{reply, shadow, wellknown};
 use crate::{Key, Scope};
 
 /// A service whose retried writes happen once. Made by [`IdempotencyLayer`](super::IdempotencyLayer).
@@ -59,9 +58,7 @@ where
     }
 
     fn call(&mut self, mut request: Request<B>) -> Self::Future {
-        for name in OPERATION_HEADERS {
-            request.headers_mut().remove(name);
-        }
+        disown(request.headers_mut());
         // The one that was made ready goes with this request; its clone waits to be made ready for the next.
         let clone = self.inner.clone();
         let mut ready = std::mem::replace(&mut self.inner, clone);
@@ -83,13 +80,15 @@ where
             }
             Admission::Page => ResponseFuture::handled(Box::pin(async move {
                 let page = wellknown::page(&shared.routes, &shared.links, &parts.headers);
-                Ok(published(&shared).mark(page.map(Body::whole)))
+                Ok(published(&shared).mark(reply::to(&parts.method, page).map(Body::whole)))
             })),
             Admission::Status(scope, key) => ResponseFuture::handled(Box::pin(async move {
-                Ok(status(&shared, &scope, &key).await.map(Body::whole))
+                let response = status(&shared, &scope, &key).await;
+                Ok(reply::to(&parts.method, response).map(Body::whole))
             })),
             Admission::Refuse(problem, flavor, route) => ResponseFuture::handled(Box::pin(async move {
                 let response = problem.response(flavor, &shared.links);
+                let response = reply::to(&parts.method, response);
                 let response = refused(response, &Request::from_parts(parts, ()), body).await;
                 Ok(Handled::new(&route, How::Refused(problem.code())).mark(response.map(Body::whole)))
             })),

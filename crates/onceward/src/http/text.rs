@@ -54,13 +54,13 @@ pub(super) fn percent_decode(text: &str) -> Cow<'_, [u8]> {
     Cow::Owned(decoded)
 }
 
-/// The members of a comma-separated header, over all its lines. A line that is not ASCII has none that matter here.
+/// The members of a comma-separated header, over all its lines. One that is no text is left out; its neighbours are not.
 pub(super) fn members<'a>(headers: &'a HeaderMap, name: &HeaderName) -> impl Iterator<Item = &'a str> {
     headers
         .get_all(name)
         .iter()
-        .filter_map(|line| line.to_str().ok())
-        .flat_map(|line| line.split(','))
+        .flat_map(|line| line.as_bytes().split(|byte| *byte == b','))
+        .filter_map(|member| std::str::from_utf8(member).ok())
         .map(str::trim)
         .filter(|member| !member.is_empty())
 }

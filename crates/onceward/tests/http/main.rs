@@ -1,12 +1,14 @@
 //! The tower layer, with a ledger that only the inner service writes.
 #![expect(clippy::unwrap_used, clippy::panic, reason = "these are tests")]
 
+mod attack;
 mod bodies;
 mod contract;
 mod counted;
 mod doors;
 mod execution;
 mod fault;
+mod h2;
 mod handled;
 mod keys;
 mod observe;
@@ -16,6 +18,7 @@ mod room;
 mod tenants;
 mod upstream;
 mod wellknown;
+mod wire;
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
