@@ -79,7 +79,7 @@ fn rephrase(path: &Path, message: &str) -> String {
         return format!("`{path}` has no {field}: add it");
     }
     if secret && keys.last() == Some(&"tokens") {
-        return format!("`{path}` must be a table with `name`, `role` and `token`");
+        return format!("`{path}` must be a list of tables with `name`, `role` and `token`");
     }
     if secret {
         return format!("`{path}` {HOW_TO_GIVE}");
@@ -120,7 +120,9 @@ fn expectation(expected: &str) -> String {
     match expected {
         "usize" | "u16" | "u32" => "a whole number".to_owned(),
         "a sequence" => "a list, such as [\"…\"]".to_owned(),
-        "path string" => "a path".to_owned(),
+        "path string" => "a path in quotes".to_owned(),
+        "a string" => "a text in quotes".to_owned(),
+        "a boolean" => "true or false".to_owned(),
         text if text.starts_with("struct") => "a table".to_owned(),
         text if text.starts_with("enum") => "one of the words that are listed for it".to_owned(),
         text => text.to_owned(),
