@@ -87,7 +87,7 @@ fn configured(command: Command) -> Command {
 
 fn flag(key: &'static Key) -> Arg {
     let default = match &key.default {
-        Some(default) => format!(" [default: {}]", default.replace('"', "")),
+        Some(default) => format!(" [default: {}]", default.replace(['"', '[', ']'], "")),
         None => String::new(),
     };
     Arg::new(key.path.as_str())

@@ -27,7 +27,9 @@ pub(super) fn read(path: &Path) -> Result<Node, ConfigErrors> {
 pub(super) fn parse(name: &str, text: &str) -> Result<Node, ConfigErrors> {
     let place = Place { name, text };
     let (table, errors) = DeTable::parse_recoverable(text);
-    let problems = errors.iter().map(|error| place.syntax_error(error)).collect();
+    let mut problems: Vec<Problem> = errors.iter().map(|error| place.syntax_error(error)).collect();
+    // What follows on the same line is mostly the same mistake again.
+    problems.dedup_by(|next, first| next.origin == first.origin);
     ConfigErrors::unless_empty(problems)?;
     let origin = Origin::File { name: name.to_owned(), line: None };
     Ok(Node { value: place.table(table.get_ref()), origin })

@@ -38,7 +38,7 @@ pub use self::problem::{ConfigErrors, Origin, Problem};
 pub use self::show::Shown;
 
 use self::document::Document;
-use self::tree::{Node, Path};
+use self::tree::{Node, Path, Value};
 use crate::settings::Settings;
 
 /// The keys of later releases, with what to do instead.
@@ -173,8 +173,9 @@ impl Sources {
         problems.extend(unknown::take_unknown(&mut tree));
         let (document, wrong) = read::document(&tree);
         problems.extend(wrong);
-        // One that was wrong has been told about already.
-        if document.scope.is_empty() && tree.get(&Path::of("scope").at(0)).is_none() {
+        // One that is wrong has been told about already.
+        let scope = tree.get(&Path::of("scope"));
+        if scope.is_none_or(|node| matches!(&node.value, Value::Array(parts) if parts.is_empty())) {
             problems.push(Problem {
                 origin: tree.origin_of(&Path::of("scope")),
                 text: resolve::NO_SCOPE.to_owned(),

@@ -17,22 +17,25 @@ const PROBLEMS_MAX: usize = 100;
 pub(super) fn document(tree: &Node) -> (Document, Vec<Problem>) {
     let mut tree = tree.clone();
     let mut problems: Vec<Problem> = Vec::new();
-    let mut told: Vec<Path> = Vec::new();
+    // Where each was when it was taken out, and where it is in the file.
+    let (mut taken, mut told): (Vec<Path>, Vec<Path>) = (Vec::new(), Vec::new());
     while problems.len() < PROBLEMS_MAX {
         let error = match serde_path_to_error::deserialize(tree.to_toml()) {
             Ok(document) => return (document, problems),
             Err(error) => error,
         };
         let path = existing(&tree, path_of(error.path()));
+        let written = as_written(path.clone(), &taken);
         // After a wrong value was taken out, its table may lack it: that was told already.
-        if !told.iter().any(|known| known.0.starts_with(&path.0)) {
-            let text = rephrase(&as_written(path.clone(), &told), error.inner().message());
+        if !told.iter().any(|known| known.0.starts_with(&written.0)) {
+            let text = rephrase(&written, error.inner().message());
             problems.push(Problem { origin: tree.origin_of(&path), text });
         }
         if tree.remove(&path).is_none() {
             break;
         }
-        told.push(path);
+        taken.push(path);
+        told.push(written);
     }
     (Document::default(), problems)
 }
@@ -55,8 +58,8 @@ fn existing(tree: &Node, mut path: Path) -> Path {
 }
 
 /// Counts the items of a list as in the file, those included that were taken out before.
-fn as_written(mut path: Path, told: &[Path]) -> Path {
-    for taken in told.iter().rev() {
+fn as_written(mut path: Path, taken: &[Path]) -> Path {
+    for taken in taken.iter().rev() {
         let Some((Step::Index(index), parent)) = taken.0.split_last() else { continue };
         if let (true, Some(Step::Index(at))) = (path.0.starts_with(parent), path.0.get_mut(parent.len()))
             && *at >= *index
@@ -76,7 +79,7 @@ fn rephrase(path: &Path, message: &str) -> String {
         return format!("`{path}` has no {field}: add it");
     }
     if secret && keys.last() == Some(&"tokens") {
-        return format!("`{path}` must be a table with `name`, `role` and `token`");
+        return format!("`{path}` must be a list of tables with `name`, `role` and `token`");
     }
     if secret {
         return format!("`{path}` {HOW_TO_GIVE}");
@@ -117,7 +120,9 @@ fn expectation(expected: &str) -> String {
     match expected {
         "usize" | "u16" | "u32" => "a whole number".to_owned(),
         "a sequence" => "a list, such as [\"…\"]".to_owned(),
-        "path string" => "a path".to_owned(),
+        "path string" => "a path in quotes".to_owned(),
+        "a string" => "a text in quotes".to_owned(),
+        "a boolean" => "true or false".to_owned(),
         text if text.starts_with("struct") => "a table".to_owned(),
         text if text.starts_with("enum") => "one of the words that are listed for it".to_owned(),
         text => text.to_owned(),

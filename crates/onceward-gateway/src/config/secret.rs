@@ -42,9 +42,9 @@ impl SecretSource {
                     }
                     Ok(secret.to_owned())
                 }
-                Err(error) => {
-                    Err(format!("is to be found in the file {path:?}, which cannot be read ({error})"))
-                }
+                Err(error) => Err(format!(
+                    "is to be found in the file {path:?}, which cannot be read ({error}): name a file that this user may read"
+                )),
             },
         }
     }

@@ -146,6 +146,10 @@ impl Node {
     pub(super) fn overlay(&mut self, upper: Self) {
         match (&mut self.value, upper.value) {
             (Value::Table(lower), Value::Table(table)) => {
+                // A table that somebody wrote is told by its place, even if most of its values are defaults.
+                if upper.origin != Origin::Default {
+                    self.origin = upper.origin;
+                }
                 for (key, node) in table {
                     match lower.get_mut(&key) {
                         Some(below) => below.overlay(node),

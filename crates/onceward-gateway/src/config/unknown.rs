@@ -31,8 +31,10 @@ fn look(node: &Node, schema: &Schema, path: &Path, found: &mut Vec<(Path, String
     match &node.value {
         Value::Table(table) => {
             let names = property_names(schema);
-            // A table where none belongs is a wrong type, which is told when the value is read.
-            if names.is_empty() && !path.0.is_empty() {
+            // A table where none belongs is a wrong type, which is told when the value is read. So is a secret that is
+            // given in another way than by its source.
+            let secret = matches!(path.keys().next_back(), Some("secret" | "token"));
+            if secret || names.is_empty() && !path.0.is_empty() {
                 return;
             }
             for (key, child) in table {

@@ -26,13 +26,14 @@ impl Text for Time {
     }
 }
 
-/// The largest unit that needs no fraction; days only from two on, because a day is commonly written `24h`.
+/// The largest unit that needs no fraction; days and minutes only from two on, because people write `24h` and `60s`.
 impl fmt::Display for Time {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let millis = self.0.as_millis();
         let units = [("d", 86_400_000), ("h", 3_600_000), ("m", 60_000), ("s", 1000)];
         let fits = |(name, unit): &(&str, u128)| {
-            millis.is_multiple_of(*unit) && millis >= if *name == "d" { 2 * unit } else { *unit }
+            millis.is_multiple_of(*unit)
+                && millis >= if matches!(*name, "d" | "m") { 2 * unit } else { *unit }
         };
         match units.into_iter().find(fits) {
             Some((name, unit)) => write!(f, "{}{name}", millis / unit),

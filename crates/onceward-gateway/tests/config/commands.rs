@@ -1,0 +1,167 @@
+//! The commands, as they are typed.
+
+use std::io::{Read as _, Write as _};
+use std::net::TcpListener;
+use std::process::{Command, Output};
+
+fn onceward(arguments: &[&str]) -> Output {
+    Command::new(env!("CARGO_BIN_EXE_onceward")).args(arguments).env_clear().output().unwrap()
+}
+
+fn out(output: &Output) -> String {
+    String::from_utf8_lossy(&output.stdout).into_owned()
+}
+
+fn err(output: &Output) -> String {
+    String::from_utf8_lossy(&output.stderr).into_owned()
+}
+
+#[test]
+fn the_help_fits_a_screen_and_that_of_serve_has_headings() {
+    let help = onceward(&["--help"]);
+    assert_eq!(help.status.code(), Some(0));
+    assert!(out(&help).lines().count() <= 24, "{}", out(&help));
+    let serve = out(&onceward(&["serve", "--help"]));
+    for heading in [
+        "The gateway:",
+        "How requests are treated:",
+        "The admin listener:",
+        "TLS:",
+        "Limits:",
+        "Logs and traces:",
+    ] {
+        assert!(serve.contains(heading), "{heading} is not in\n{serve}");
+    }
+}
+
+#[test]
+fn wrong_use_and_wrong_configuration_end_with_two() {
+    for arguments in [&["serve"][..], &["serve", "--scop", "x"], &["nonsense"], &["config", "--scope", "x:y"]]
+    {
+        let output = onceward(arguments);
+        assert_eq!(output.status.code(), Some(2), "{arguments:?}: {}", err(&output));
+        assert!(out(&output).is_empty() && !err(&output).is_empty(), "{arguments:?}");
+    }
+}
+
+#[test]
+fn later_flags_are_told_apart_from_typing_errors() {
+    let output = onceward(&["serve", "--scope", "authorization", "--cache", "redis://127.0.0.1"]);
+    assert_eq!(output.status.code(), Some(2));
+    assert!(err(&output).contains("not in this version yet"), "{}", err(&output));
+}
+
+#[test]
+fn config_prints_toml_json_and_the_schema() {
+    let toml = onceward(&["config", "--scope", "authorization", "--limits-connections", "7"]);
+    assert!(
+        out(&toml).contains("connections = 7") && out(&toml).contains("# --limits-connections"),
+        "{}",
+        out(&toml)
+    );
+    let json: serde_json::Value =
+        serde_json::from_str(&out(&onceward(&["config", "--json", "--scope", "authorization"]))).unwrap();
+    assert_eq!(json["values"]["scope"][0], "authorization");
+    assert_eq!(json["origins"]["defaults.retention"], "default");
+    let schema: serde_json::Value = serde_json::from_str(&out(&onceward(&["config", "--schema"]))).unwrap();
+    assert_eq!(schema["title"], "onceward.toml");
+}
+
+#[test]
+fn check_tells_everything_in_plain_language() {
+    let folder = tempfile::tempdir().unwrap();
+    let store = format!("sqlite:{}", folder.path().join("x.db").display());
+    let upstream = TcpListener::bind("127.0.0.1:0").unwrap();
+    let upstream = format!("http://{}", upstream.local_addr().unwrap());
+    let fine = ["check", "--scope", "header:X-Tenant", "--store", &store, "--upstream", &upstream];
+    let output = onceward(&fine);
+    assert_eq!(output.status.code(), Some(0), "{}", out(&output));
+    assert!(out(&output).contains("will be made at the first start"), "{}", out(&output));
+    assert!(out(&output).contains("must set it"), "{}", out(&output));
+
+    let output = onceward(&[
+        "check",
+        "--json",
+        "--scope",
+        "fixed:x",
+        "--store",
+        "memory:",
+        "--retention",
+        "5m",
+        "--listen",
+        "0.0.0.0:1",
+    ]);
+    let json: serde_json::Value = serde_json::from_str(&out(&output)).unwrap();
+    let texts: Vec<&str> =
+        json["findings"].as_array().unwrap().iter().filter_map(|found| found["text"].as_str()).collect();
+    for word in ["min_key_length", "memory:", "retention", "0.0.0.0:1"] {
+        assert!(texts.iter().any(|text| text.contains(word)), "{word} is not in {texts:?}");
+    }
+
+    let output = onceward(&["check", "--retention", "soon"]);
+    assert_eq!(output.status.code(), Some(1));
+    assert!(
+        out(&output).contains("--retention") && out(&output).contains("`scope` is missing"),
+        "{}",
+        out(&output)
+    );
+}
+
+#[tokio::test]
+async fn check_finds_a_store_of_another_identity_and_one_that_is_in_use() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("x.db");
+    let store = onceward_sqlite::SqliteStore::open(&path, onceward_sqlite::Options::default()).unwrap();
+    let identity = onceward::Identity::new("default", "authorization").unwrap();
+    let engine = onceward::Engine::open(
+        std::sync::Arc::new(store.clone()),
+        identity,
+        onceward::EngineOptions::new().unwrap(),
+    )
+    .await
+    .unwrap();
+    let url = format!("sqlite:{}", path.display());
+    let in_use = onceward(&["check", "--scope", "authorization", "--store", &url]);
+    assert!(out(&in_use).contains("already open in the process"), "{}", out(&in_use));
+    engine.shut_down(std::time::Duration::ZERO).await;
+    store.close().await;
+    drop((engine, store));
+
+    let same = onceward(&["check", "--scope", "authorization", "--store", &url]);
+    assert_eq!(same.status.code(), Some(0), "{}", out(&same));
+    assert!(out(&same).contains("those that the store was used with"), "{}", out(&same));
+    let other = onceward(&["check", "--scope", "basic:user", "--store", &url]);
+    assert_eq!(other.status.code(), Some(1), "{}", out(&other));
+    assert!(out(&other).contains("another scope or secret"), "{}", out(&other));
+}
+
+/// Answers one request with a status, and nothing else.
+fn answer_once(status: &'static str) -> String {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = listener.local_addr().unwrap().to_string();
+    std::thread::spawn(move || {
+        let (mut client, _) = listener.accept().unwrap();
+        let mut head = Vec::new();
+        let mut byte = [0];
+        while !head.ends_with(b"\r\n\r\n") && client.read(&mut byte).unwrap() == 1 {
+            head.push(byte[0]);
+        }
+        assert!(head.starts_with(b"GET /readyz HTTP/1.1\r\n"), "{}", String::from_utf8_lossy(&head));
+        write!(client, "HTTP/1.1 {status}\r\ncontent-length: 5\r\n\r\nstore").unwrap();
+    });
+    address
+}
+
+#[test]
+fn a_health_check_asks_the_admin_listener_and_tells_what_failed() {
+    let ready = onceward(&["healthcheck", "--admin-listen", &answer_once("200 OK")]);
+    assert_eq!(ready.status.code(), Some(0), "{}", err(&ready));
+    let not_ready =
+        onceward(&["healthcheck", "--url", &format!("http://{}", answer_once("503 Service Unavailable"))]);
+    assert_eq!(not_ready.status.code(), Some(1));
+    assert!(err(&not_ready).contains("503 Service Unavailable: store"), "{}", err(&not_ready));
+    let closed = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().to_string();
+    let gone = onceward(&["healthcheck", "--admin-listen", &closed]);
+    assert_eq!(gone.status.code(), Some(1));
+    assert!(err(&gone).contains("cannot be reached"), "{}", err(&gone));
+}
