@@ -17,6 +17,7 @@ const SMALL: Limits = Limits {
     response_timeout: std::time::Duration::from_secs(1),
     cache_bytes: 0,
     drain: std::time::Duration::from_secs(1),
+    reply_bytes: 2 << 20,
 };
 
 fn with_target(length: usize) -> String {

@@ -2,5 +2,6 @@
 //! an expert would try.
 #![expect(clippy::unwrap_used, clippy::panic, reason = "these are tests")]
 
+mod execution;
 mod harness;
 mod ledger;
