@@ -2,6 +2,11 @@
 
 use std::process::ExitCode;
 
+/// A request allocates a few dozen times, on whichever thread it is at the moment. The system's allocator took a tenth of
+/// the time for that, and kept memory that was freed elsewhere.
+#[global_allocator]
+static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
+
 fn main() -> ExitCode {
     onceward_gateway::cli::run(std::env::args_os(), std::env::vars_os())
 }

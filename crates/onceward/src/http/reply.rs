@@ -60,7 +60,9 @@ pub(super) fn divide(policy: &Policy, parts: response::Parts, body: Whole) -> (R
         headers.push((format!("{TRAILER_MARK}{name}"), Bytes::copy_from_slice(value.as_bytes())));
     }
     let status = parts.status.as_u16();
-    (Reply { status, headers, body: body.data, version: policy.response_version }, unstored)
+    // What was read is a slice of the connection's buffer, which would stay in memory for as long as the answer does.
+    let data = Bytes::copy_from_slice(&body.data);
+    (Reply { status, headers, body: data, version: policy.response_version }, unstored)
 }
 
 /// A problem that is stored as the answer.
