@@ -112,7 +112,7 @@ impl Gateway {
     }
 
     /// Sends one request to the admin listener, under a name that is its own.
-    pub async fn operate(&self, request: Request<'_>) -> Response {
+    pub async fn ask_admin(&self, request: Request<'_>) -> Response {
         let mut client = Client(TcpStream::connect(self.admin).await.unwrap());
         client.send(request.header("host", "localhost")).await
     }
@@ -316,7 +316,7 @@ impl Client {
 
 /// The samples of `/metrics`, by name and labels as printed.
 pub async fn metrics(gateway: &Gateway) -> HashMap<String, f64> {
-    let response = gateway.operate(Request::new("GET", "/metrics")).await;
+    let response = gateway.ask_admin(Request::new("GET", "/metrics")).await;
     assert_eq!(response.status, 200, "{response:?}");
     response
         .text()

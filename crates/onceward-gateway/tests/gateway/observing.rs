@@ -13,8 +13,8 @@ async fn health_and_every_documented_metric_are_there() {
     for key in ["k", "k"] {
         gateway.charge(key).await;
     }
-    assert_eq!(gateway.operate(Request::new("GET", "/livez")).await.text(), "ok\n");
-    let ready = gateway.operate(Request::new("GET", "/readyz")).await;
+    assert_eq!(gateway.ask_admin(Request::new("GET", "/livez")).await.text(), "ok\n");
+    let ready = gateway.ask_admin(Request::new("GET", "/readyz")).await;
     assert_eq!((ready.status, ready.json()["ready"].as_bool()), (200, Some(true)), "{ready:?}");
 
     let samples = metrics(&gateway).await;
@@ -48,13 +48,13 @@ async fn looking_is_free_on_the_same_machine_and_every_change_needs_the_token_be
     assert_eq!(lost.told(), (502, "idempotency_outcome_unknown".to_owned()), "{lost:?}");
 
     let list = || Request::new("GET", "/v1/operations?state=unknown");
-    let listed = gateway.operate(list()).await;
+    let listed = gateway.ask_admin(list()).await;
     let id = listed.json()["operations"][0]["id"].as_str().unwrap().to_owned();
     assert_eq!(id, ledger.entries()[0].operation, "operators and the API use one name");
     for (name, value) in
         [("x-forwarded-for", "10.0.0.1"), ("via", "1.1 proxy"), ("authorization", "Bearer wrong")]
     {
-        let refused = gateway.operate(list().header(name, value)).await;
+        let refused = gateway.ask_admin(list().header(name, value)).await;
         assert_eq!(refused.status, 401, "{name}: {refused:?}");
     }
 
@@ -62,8 +62,8 @@ async fn looking_is_free_on_the_same_machine_and_every_change_needs_the_token_be
     let verdict = "{\"verdict\":\"completed\",\"reason\":\"seen at the bank\",\
                     \"reply\":{\"status\":201,\"body\":\"found\"}}";
     let resolve = || Request::new("POST", &path).body(verdict);
-    assert_eq!(gateway.operate(resolve()).await.told(), (401, "token_missing".to_owned()));
-    let wrong = gateway.operate(resolve().header("authorization", "Bearer onceward_wrong")).await;
+    assert_eq!(gateway.ask_admin(resolve()).await.told(), (401, "token_missing".to_owned()));
+    let wrong = gateway.ask_admin(resolve().header("authorization", "Bearer onceward_wrong")).await;
     assert_eq!(wrong.told(), (401, "token_wrong".to_owned()));
     let retry = || Request::charge("k").behave("reset");
     assert_eq!(gateway.send(retry()).await.told(), (409, "idempotency_outcome_unknown".to_owned()));
@@ -71,9 +71,9 @@ async fn looking_is_free_on_the_same_machine_and_every_change_needs_the_token_be
     let file = folder.path().join("onceward.db.token");
     assert_eq!(file.metadata().unwrap().permissions().mode() & 0o777, 0o600);
     let token = format!("Bearer {}", std::fs::read_to_string(file).unwrap().trim());
-    let resolved = gateway.operate(resolve().header("authorization", &token)).await;
+    let resolved = gateway.ask_admin(resolve().header("authorization", &token)).await;
     assert_eq!(resolved.status, 200, "{resolved:?}");
-    let second = gateway.operate(resolve().header("authorization", &token)).await;
+    let second = gateway.ask_admin(resolve().header("authorization", &token)).await;
     assert_eq!(second.told(), (409, "conflict".to_owned()), "{second:?}");
     let replayed = gateway.send(retry()).await;
     assert_eq!((replayed.status, replayed.is_replayed(), replayed.text().as_str()), (201, true, "found"));
