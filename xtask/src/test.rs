@@ -18,12 +18,18 @@ const CC: Need = Need {
     why: "SQLite is compiled from its source, and a test makes a disk fail with a small C library",
 };
 
+const CURL: Need = Need {
+    program: "curl",
+    packages: &["curl"],
+    why: "a test pastes the lines that the demo and the README print",
+};
+
 /// Makes the load of the gateway's measurement.
 pub const WRK: Need = Need { program: "wrk", packages: &["wrk"], why: "it makes the load" };
 
 /// Installs what is missing, then runs every test.
 pub fn run() -> Done {
-    install_missing(&[CC])?;
+    install_missing(&[CC, CURL])?;
     if std::env::var_os("ONCEWARD_VECTORS").is_none() {
         println!(
             "ONCEWARD_VECTORS is not set: the tests against public vectors will say what they did not check."

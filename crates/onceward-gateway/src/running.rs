@@ -24,6 +24,10 @@ use crate::settings::{Settings, StoreUrl};
 use crate::telemetry::metrics::Metrics;
 use crate::telemetry::traces::Tracer;
 
+/// The least that the body of a keyed request may take as a whole. `body_timeout` is about its pauses; this ends whoever
+/// sends a byte now and then.
+const WHOLE_BODY: Duration = Duration::from_secs(60);
+
 /// Answers that only have to be written after the last work has ended.
 const LAST_ANSWERS: Duration = Duration::from_secs(2);
 
@@ -215,7 +219,7 @@ fn engine_limits(settings: &Settings) -> EngineLimits {
 fn layer(engine: &Engine, settings: &Settings) -> Result<IdempotencyLayer, onceward::http::LayerError> {
     IdempotencyLayer::new(engine.clone(), settings.scope.clone(), settings.routes.clone())?
         .held_bytes(settings.limits.buffered_bytes)?
-        .body_patience(settings.limits.body_timeout)?
+        .body_patience(WHOLE_BODY.max(settings.limits.body_timeout.saturating_mul(2)))?
         .base_url(&settings.public_url)
 }
 

@@ -34,6 +34,23 @@ fn told(what: Observation) -> Option<(&'static str, &'static str)> {
         }
         Observation::StoreError => ("error", "503: the store could not be written, so nothing was sent"),
         Observation::Contradiction => ("alarm", "a late answer contradicts what was decided"),
-        _ => return None,
+        Observation::Uncompared
+        | Observation::DeadLettered
+        | Observation::Fenced
+        | Observation::Lapsed
+        | Observation::Swept
+        | Observation::ReconcileScheduled
+        | Observation::Reconciled
+        | Observation::Panicked
+        | Observation::TooLate
+        | Observation::AmbiguousClaim
+        | Observation::AmbiguousWrite
+        | Observation::GivenBack
+        | Observation::AttachWoken
+        | Observation::ExpirySuspended
+        | Observation::KeyMissing
+        | Observation::KeyInvalid
+        | Observation::ScopeMissing
+        | Observation::SuspiciousKey => return None,
     })
 }

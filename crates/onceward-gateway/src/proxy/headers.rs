@@ -14,17 +14,10 @@ const X_FORWARDED_FOR: HeaderName = HeaderName::from_static("x-forwarded-for");
 const X_FORWARDED_HOST: HeaderName = HeaderName::from_static("x-forwarded-host");
 const X_FORWARDED_PROTO: HeaderName = HeaderName::from_static("x-forwarded-proto");
 
-/// What speaks of one connection only, beside `Connection` itself.
-const HOP_BY_HOP: [HeaderName; 8] = [
-    KEEP_ALIVE,
-    PROXY_CONNECTION,
-    PROXY_AUTHENTICATE,
-    PROXY_AUTHORIZATION,
-    TE,
-    TRAILER,
-    TRANSFER_ENCODING,
-    UPGRADE,
-];
+/// What speaks of one connection only, beside `Connection` itself. `Trailer` is not among them: an answer's trailers go
+/// through, and hyper sends only those that it names.
+const HOP_BY_HOP: [HeaderName; 7] =
+    [KEEP_ALIVE, PROXY_CONNECTION, PROXY_AUTHENTICATE, PROXY_AUTHORIZATION, TE, TRANSFER_ENCODING, UPGRADE];
 
 /// Which protocol a message asks to change to, where it does.
 pub(super) fn upgrade_of(headers: &HeaderMap) -> Option<HeaderValue> {
@@ -61,6 +54,8 @@ pub(super) struct Origin {
 pub(super) fn prepare(headers: &mut HeaderMap, upstream: &HeaderValue, origin: &Origin) {
     // The body is asked for as soon as it is sent on, so a client that waits for a `100` gets it from this side.
     headers.remove(EXPECT);
+    // A request's trailers end here. Some services take them for headers, and would believe a client's copies of ours.
+    headers.remove(TRAILER);
     if let Some(host) = headers.insert(HOST, upstream.clone())
         && !headers.contains_key(X_FORWARDED_HOST)
     {
@@ -124,8 +119,12 @@ mod tests {
 
     #[test]
     fn the_upstream_learns_who_asked_and_the_host_is_always_its_own() {
-        let mut found =
-            headers(&[("host", "evil.example"), ("x-forwarded-for", "10.0.0.1"), ("expect", "100-continue")]);
+        let mut found = headers(&[
+            ("host", "evil.example"),
+            ("x-forwarded-for", "10.0.0.1"),
+            ("expect", "100-continue"),
+            ("trailer", "onceward-operation"),
+        ]);
         let origin = Origin { peer: Some([192, 0, 2, 7].into()), scheme: "https" };
         prepare(&mut found, &HeaderValue::from_static("api.internal:3000"), &origin);
         assert_eq!(

@@ -27,14 +27,22 @@ impl Gateway {
         Self::spawn(&mut command)
     }
 
-    /// What every test needs: free ports, a store in the folder, and one scope unless the test chooses another.
+    /// What every test needs: free ports, a store in the folder, and one scope.
     pub fn command(folder: &Path, upstream: SocketAddr) -> Command {
-        let mut command = Command::new(env!("CARGO_BIN_EXE_onceward"));
+        let mut command = Self::to(folder, &format!("http://{upstream}"));
+        command.args(["--scope", "fixed:test"]);
         command
-            .current_dir(folder)
-            .args(["serve", "--listen", "127.0.0.1:0", "--admin-listen", "127.0.0.1:0"])
-            .args(["--store", "sqlite:onceward.db", "--scope", "fixed:test"])
-            .args(["--upstream", &format!("http://{upstream}")]);
+    }
+
+    /// The same, for tests that choose the scope, or how the upstream is spoken to.
+    pub fn to(folder: &Path, upstream: &str) -> Command {
+        let mut command = onceward(folder);
+        command.args(["serve", "--listen", "127.0.0.1:0", "--admin-listen", "127.0.0.1:0"]).args([
+            "--store",
+            "sqlite:onceward.db",
+            "--upstream",
+            upstream,
+        ]);
         command
     }
 
@@ -55,11 +63,11 @@ impl Gateway {
                 let log: Vec<String> = log.iter().collect();
                 panic!("the gateway did not start:\n{}", log.join("\n"));
             };
-            if let Some(address) = line.strip_prefix(prefix) {
+            if let Some((_, address)) = line.strip_prefix(prefix).and_then(|url| url.split_once("://")) {
                 break address.parse().unwrap();
             }
         };
-        let (address, admin) = (told("listening on http://"), told("admin on http://"));
+        let (address, admin) = (told("listening on "), told("admin on "));
         std::thread::spawn(move || lines.for_each(drop));
         Self { child, address, admin, log }
     }
@@ -90,6 +98,48 @@ impl Gateway {
     pub async fn charge(&self, key: &str) -> Response {
         self.send(Request::charge(key)).await
     }
+
+    /// Sends bytes as they are, and reads one answer.
+    pub async fn raw(&self, bytes: impl AsRef<[u8]>) -> Response {
+        let mut client = self.connect().await;
+        client.write(bytes.as_ref()).await;
+        client.read(false).await.unwrap_or_else(|| panic!("no answer to {:?}", show(bytes.as_ref())))
+    }
+
+    /// Whether the gateway knows a key: the status resource's status, of a caller without credentials.
+    pub async fn status_of(&self, key: &str) -> Response {
+        self.send(Request::new("GET", &format!("/.well-known/idempotency/status/{key}"))).await
+    }
+
+    /// Sends one request to the admin listener, under a name that is its own.
+    pub async fn ask_admin(&self, request: Request<'_>) -> Response {
+        let mut client = Client(TcpStream::connect(self.admin).await.unwrap());
+        client.send(request.header("host", "localhost")).await
+    }
+
+    /// The next line of the log that has these words. Returns once it has come.
+    pub fn logged(&self, words: &str) -> String {
+        let mut before = Vec::new();
+        while let Ok(line) = self.log.recv() {
+            if line.contains(words) {
+                return line;
+            }
+            before.push(line);
+        }
+        panic!("the gateway ended without saying {words:?}:\n{}", before.join("\n"));
+    }
+}
+
+/// The command line in a folder, with nothing of the environment that could configure it.
+pub fn onceward(folder: &Path) -> Command {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_onceward"));
+    command.current_dir(folder).env_clear();
+    command
+}
+
+/// The beginning of some bytes, for a message.
+fn show(bytes: &[u8]) -> String {
+    String::from_utf8_lossy(&bytes[..bytes.len().min(300)]).into_owned()
 }
 
 impl Drop for Gateway {
@@ -135,12 +185,19 @@ impl<'a> Request<'a> {
     }
 
     pub fn bytes(&self) -> Vec<u8> {
-        let mut text = format!("{} {} HTTP/1.1\r\nhost: test\r\n", self.method, self.target);
+        let mut text = format!("{} {} HTTP/1.1\r\n", self.method, self.target);
+        let has = |wanted: &str| self.headers.iter().any(|(name, _)| name.eq_ignore_ascii_case(wanted));
+        if !has("host") {
+            text += "host: test\r\n";
+        }
         for (name, value) in &self.headers {
             text += &format!("{name}: {value}\r\n");
         }
         if !self.body.is_empty() {
-            text += &format!("content-type: application/json\r\ncontent-length: {}\r\n", self.body.len());
+            if !has("content-type") {
+                text += "content-type: application/json\r\n";
+            }
+            text += &format!("content-length: {}\r\n", self.body.len());
         }
         format!("{text}\r\n{}", self.body).into_bytes()
     }
@@ -259,8 +316,7 @@ impl Client {
 
 /// The samples of `/metrics`, by name and labels as printed.
 pub async fn metrics(gateway: &Gateway) -> HashMap<String, f64> {
-    let mut client = Client(TcpStream::connect(gateway.admin).await.unwrap());
-    let response = client.send(Request::new("GET", "/metrics")).await;
+    let response = gateway.ask_admin(Request::new("GET", "/metrics")).await;
     assert_eq!(response.status, 200, "{response:?}");
     response
         .text()
@@ -269,4 +325,14 @@ pub async fn metrics(gateway: &Gateway) -> HashMap<String, f64> {
         .filter_map(|line| line.rsplit_once(' '))
         .map(|(name, value)| (name.to_owned(), value.parse().unwrap()))
         .collect()
+}
+
+/// A counter, over all routes.
+pub async fn total(gateway: &Gateway, name: &str) -> f64 {
+    let samples = metrics(gateway).await;
+    let of_it =
+        |found: &str| found == name || found.strip_prefix(name).is_some_and(|rest| rest.starts_with('{'));
+    let found: Vec<f64> = samples.iter().filter(|(found, _)| of_it(found)).map(|(_, value)| *value).collect();
+    assert!(!found.is_empty(), "there is no {name} among {:?}", samples.keys());
+    found.into_iter().sum()
 }

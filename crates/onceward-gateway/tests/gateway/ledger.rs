@@ -197,7 +197,7 @@ enum After {
 
 /// Reads one request, writes it down, and behaves.
 async fn one(api: &Api, socket: &mut TcpStream) -> Option<After> {
-    let request = hear(socket).await?;
+    let request = hear(api, socket).await?;
     if let Some(name) = request.path.strip_prefix("/_held/") {
         api.hold(name).held.acquire().await.ok()?.forget();
         socket.write_all(b"HTTP/1.1 204 No Content\r\n\r\n").await.ok()?;
@@ -211,9 +211,10 @@ async fn one(api: &Api, socket: &mut TcpStream) -> Option<After> {
     api.write(&request);
     let behave = request.headers.get("x-behave").cloned().unwrap_or_default();
     let (how, value) = behave.split_once('=').unwrap_or((&behave, ""));
-    let mut answer = Answer::default();
+    let mut answer = Answer { head: request.method == "HEAD", ..Answer::default() };
     match how {
-        "" => {}
+        // An upload was told of when its first bytes came.
+        "" | "upload" => {}
         "status" => answer.status = value.parse().ok()?,
         "header" => answer.headers.push_str(&format!("{value}\r\n")),
         "outcome" => answer.headers.push_str(&format!("onceward-outcome: {value}\r\n")),
@@ -232,6 +233,15 @@ async fn one(api: &Api, socket: &mut TcpStream) -> Option<After> {
             let hold = api.hold(value);
             hold.held.add_permits(1);
             hold.released.acquire().await.ok()?.forget();
+        }
+        // What concerns one connection only, and what does not.
+        "hop" => answer.headers.push_str(
+            "connection: x-hop\r\nx-hop: 1\r\nkeep-alive: timeout=5\r\nproxy-authenticate: x\r\nx-end: 1\r\n",
+        ),
+        "trailers" => {
+            let head = "HTTP/1.1 200 OK\r\ntrailer: x-sum\r\ntransfer-encoding: chunked\r\n\r\n";
+            socket.write_all(format!("{head}4\r\nbody\r\n0\r\nx-sum: 42\r\n\r\n").as_bytes()).await.ok()?;
+            return Some(After::GoOn);
         }
         "hang" => {
             // Until the other side closes.
@@ -293,11 +303,13 @@ struct Answer {
     status: u16,
     headers: String,
     body: Vec<u8>,
+    /// Whether it answers HEAD: a length, and no body.
+    head: bool,
 }
 
 impl Default for Answer {
     fn default() -> Self {
-        Self { status: 201, headers: String::new(), body: b"{\"charged\":true}".to_vec() }
+        Self { status: 201, headers: String::new(), body: b"{\"charged\":true}".to_vec(), head: false }
     }
 }
 
@@ -309,7 +321,7 @@ impl Answer {
         let head = format!("HTTP/1.1 {} Status\r\ncontent-type: application/json\r\n{length}", self.status);
         let head = format!("{head}{}\r\n", self.headers);
         let mut bytes = head.into_bytes();
-        if !bodiless {
+        if !bodiless && !self.head {
             bytes.extend_from_slice(&self.body);
         }
         socket.write_all(&bytes).await.ok()
@@ -317,7 +329,7 @@ impl Answer {
 }
 
 /// Reads a request whole. Nothing where the connection ends before.
-async fn hear(socket: &mut TcpStream) -> Option<Heard> {
+async fn hear(api: &Api, socket: &mut TcpStream) -> Option<Heard> {
     let mut bytes = Vec::new();
     let end = loop {
         if let Some(end) = bytes.windows(4).position(|window| window == b"\r\n\r\n") {
@@ -346,6 +358,11 @@ async fn hear(socket: &mut TcpStream) -> Option<Heard> {
             body.resize(start + length, 0);
             socket.read_exact(&mut body[start..]).await.ok()?;
             line(socket).await?;
+            if let (0, Some(name)) =
+                (start, headers.get("x-behave").and_then(|how| how.strip_prefix("upload=")))
+            {
+                api.hold(name).held.add_permits(1);
+            }
             if length == 0 {
                 break;
             }

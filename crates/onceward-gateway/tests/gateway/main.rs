@@ -2,6 +2,18 @@
 //! an expert would try.
 #![expect(clippy::unwrap_used, clippy::panic, reason = "these are tests")]
 
+mod certificate;
+mod configuration;
+mod demo;
 mod execution;
 mod harness;
+mod keys;
 mod ledger;
+mod observing;
+mod proxying;
+mod readme;
+mod streaming;
+mod tenants;
+mod tls;
+mod waiting;
+mod wire;

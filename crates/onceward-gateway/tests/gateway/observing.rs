@@ -1,0 +1,118 @@
+//! What operators see and may do, and routes that only observe.
+
+use std::os::unix::fs::PermissionsExt as _;
+
+use crate::harness::{Gateway, Request, metrics, total};
+use crate::ledger::Ledger;
+
+#[tokio::test]
+async fn health_and_every_documented_metric_are_there() {
+    let folder = tempfile::tempdir().unwrap();
+    let ledger = Ledger::start(folder.path());
+    let gateway = Gateway::start(folder.path(), ledger.address, &[]);
+    for key in ["k", "k"] {
+        gateway.charge(key).await;
+    }
+    assert_eq!(gateway.ask_admin(Request::new("GET", "/livez")).await.text(), "ok\n");
+    let ready = gateway.ask_admin(Request::new("GET", "/readyz")).await;
+    assert_eq!((ready.status, ready.json()["ready"].as_bool()), (200, Some(true)), "{ready:?}");
+
+    let samples = metrics(&gateway).await;
+    let documented =
+        std::fs::read_to_string(concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/operations.md")).unwrap();
+    let names: Vec<&str> = documented
+        .lines()
+        .filter_map(|line| line.strip_prefix("| `api_idempotency_")?.split('`').next())
+        .collect();
+    assert!(names.len() > 30, "{names:?}");
+    for name in names {
+        let name = format!("api_idempotency_{name}");
+        assert!(
+            samples.keys().any(|found| found.starts_with(&name)),
+            "{name} is not in {:?}",
+            samples.keys()
+        );
+    }
+    assert!(samples.keys().all(|found| !found.contains("\"k\"") && !found.contains("fixed")), "{samples:?}");
+    for (name, count) in [("reserve_created", 1.0), ("reserve_replay", 1.0), ("settle_completed", 1.0)] {
+        assert_eq!(total(&gateway, &format!("api_idempotency_{name}_total")).await, count, "{name}");
+    }
+}
+
+#[tokio::test]
+async fn looking_is_free_on_the_same_machine_and_every_change_needs_the_token_beside_the_store() {
+    let folder = tempfile::tempdir().unwrap();
+    let ledger = Ledger::start(folder.path());
+    let gateway = Gateway::start(folder.path(), ledger.address, &[]);
+    let lost = gateway.send(Request::charge("k").behave("reset")).await;
+    assert_eq!(lost.told(), (502, "idempotency_outcome_unknown".to_owned()), "{lost:?}");
+
+    let list = || Request::new("GET", "/v1/operations?state=unknown");
+    let listed = gateway.ask_admin(list()).await;
+    let id = listed.json()["operations"][0]["id"].as_str().unwrap().to_owned();
+    assert_eq!(id, ledger.entries()[0].operation, "operators and the API use one name");
+    for (name, value) in
+        [("x-forwarded-for", "10.0.0.1"), ("via", "1.1 proxy"), ("authorization", "Bearer wrong")]
+    {
+        let refused = gateway.ask_admin(list().header(name, value)).await;
+        assert_eq!(refused.status, 401, "{name}: {refused:?}");
+    }
+
+    let path = format!("/v1/operations/{id}/resolve");
+    let verdict = "{\"verdict\":\"completed\",\"reason\":\"seen at the bank\",\
+                    \"reply\":{\"status\":201,\"body\":\"found\"}}";
+    let resolve = || Request::new("POST", &path).body(verdict);
+    assert_eq!(gateway.ask_admin(resolve()).await.told(), (401, "token_missing".to_owned()));
+    let wrong = gateway.ask_admin(resolve().header("authorization", "Bearer onceward_wrong")).await;
+    assert_eq!(wrong.told(), (401, "token_wrong".to_owned()));
+    let retry = || Request::charge("k").behave("reset");
+    assert_eq!(gateway.send(retry()).await.told(), (409, "idempotency_outcome_unknown".to_owned()));
+
+    let file = folder.path().join("onceward.db.token");
+    assert_eq!(file.metadata().unwrap().permissions().mode() & 0o777, 0o600);
+    let token = format!("Bearer {}", std::fs::read_to_string(file).unwrap().trim());
+    let resolved = gateway.ask_admin(resolve().header("authorization", &token)).await;
+    assert_eq!(resolved.status, 200, "{resolved:?}");
+    let second = gateway.ask_admin(resolve().header("authorization", &token)).await;
+    assert_eq!(second.told(), (409, "conflict".to_owned()), "{second:?}");
+    let replayed = gateway.send(retry()).await;
+    assert_eq!((replayed.status, replayed.is_replayed(), replayed.text().as_str()), (201, true, "found"));
+    assert_eq!(ledger.count(), 1);
+    // Nothing of it is on the listener that clients use.
+    assert_eq!(gateway.send(Request::new("GET", "/livez").behave("status=404")).await.status, 404);
+    assert_eq!(ledger.entries().last().unwrap().path, "/livez");
+}
+
+#[tokio::test]
+async fn a_route_that_only_observes_changes_nothing_and_counts_double_executions() {
+    let folder = tempfile::tempdir().unwrap();
+    let ledger = Ledger::start(folder.path());
+    let observe = ["--mode", "observe", "--key", "required", "--logs-level", "info,onceward=trace"];
+    let gateway = Gateway::start(folder.path(), ledger.address, &observe);
+    let charge = || Request::charge("observed-key").behave("echo");
+    for what in ["Completed", "Replayed"] {
+        let answer = gateway.send(charge()).await;
+        assert_eq!((answer.status, answer.is_replayed()), (201, false), "{answer:?}");
+        assert!(answer.headers.iter().all(|(name, _)| !name.starts_with("idempotency-")), "{answer:?}");
+        assert!(!answer.text().contains("onceward-"), "{answer:?}");
+        gateway.logged(what);
+    }
+    let other = gateway.send(charge().body("{}")).await;
+    assert_eq!(other.status, 201);
+    gateway.logged("Mismatch");
+    // A key that is missing, or no key at all.
+    for request in [Request::new("POST", "/charges").body("{}"), Request::charge("a,b")] {
+        assert_eq!(gateway.send(request).await.status, 201);
+    }
+    assert_eq!(ledger.count(), 5);
+    for (name, count) in [
+        ("reserve_created", 1.0),
+        ("reserve_replay", 1.0),
+        ("reserve_key_misuse", 1.0),
+        ("key_missing", 1.0),
+        ("key_invalid", 1.0),
+    ] {
+        assert_eq!(total(&gateway, &format!("api_idempotency_{name}_total")).await, count, "{name}");
+    }
+    assert_eq!(gateway.status_of("observed-key").await.status, 404, "what is only observed is no record");
+}

@@ -1,0 +1,126 @@
+//! Tenants: whose key it is.
+
+use std::path::Path;
+
+use crate::harness::{Gateway, Request, total};
+use crate::ledger::Ledger;
+
+fn start(folder: &Path, ledger: &Ledger, arguments: &[&str]) -> Gateway {
+    Gateway::spawn(Gateway::to(folder, &format!("http://{}", ledger.address)).args(arguments))
+}
+
+#[tokio::test]
+async fn two_tenants_with_one_key_and_one_body_are_executed_apart_and_learn_nothing_of_each_other() {
+    let folder = tempfile::tempdir().unwrap();
+    let ledger = Ledger::start(folder.path());
+    let gateway = start(folder.path(), &ledger, &["--scope", "authorization"]);
+    let charge = |tenant| Request::charge("k").header("authorization", tenant);
+    let status =
+        |tenant| Request::new("GET", "/.well-known/idempotency/status/k").header("authorization", tenant);
+    let (a, b) = ("Bearer sk_live_a", "Bearer sk_live_b");
+    let unknown = gateway.send(status(b)).await;
+    assert_eq!(gateway.send(charge(a)).await.status, 201);
+    // To B it looks exactly as it did before A came.
+    let still = gateway.send(status(b)).await;
+    assert_eq!((still.status, &still.body), (404, &unknown.body));
+    let first = gateway.send(charge(b)).await;
+    assert_eq!((first.status, first.is_replayed()), (201, false), "{first:?}");
+    assert_eq!(gateway.send(charge(b).body("{\"amount\":1}")).await.status, 422);
+    assert!(gateway.send(charge(a)).await.is_replayed());
+    let entries = ledger.entries();
+    assert_eq!(entries.len(), 2);
+    assert_ne!(entries[0].operation, entries[1].operation);
+    assert_eq!(gateway.send(status(a)).await.json()["state"], "completed");
+}
+
+#[tokio::test]
+async fn a_request_that_lacks_any_part_of_the_scope_is_401_and_nothing_is_looked_up() {
+    let folder = tempfile::tempdir().unwrap();
+    let ledger = Ledger::start(folder.path());
+    let gateway = start(folder.path(), &ledger, &["--scope", "header:x-tenant", "--scope", "basic:user"]);
+    let (tenant, user) = (("x-tenant", "a"), ("authorization", "Basic YWxpY2U6c2VjcmV0"));
+    let whole = Request::charge("k").header(tenant.0, tenant.1).header(user.0, user.1);
+    assert_eq!(gateway.send(whole.clone()).await.status, 201);
+    let lacking = [
+        Request::charge("k"),
+        Request::charge("k").header(tenant.0, tenant.1),
+        Request::charge("k").header(user.0, user.1),
+        Request::charge("k").header("x-tenant", "").header(user.0, user.1),
+        Request::charge("k").header(tenant.0, "a").header(tenant.0, "b").header(user.0, user.1),
+        Request::charge("k").header(tenant.0, "a").header("authorization", "Basic !!!"),
+    ];
+    for request in lacking {
+        // Whether or not there is such a key: the answer is the same.
+        let known = gateway.send(request.clone()).await;
+        assert_eq!(known.told(), (401, "idempotency_scope_missing".to_owned()), "{request:?}: {known:?}");
+        let mut other = request.clone();
+        other.headers[0].1 = "never-seen";
+        assert_eq!(gateway.send(other).await.body, known.body, "{request:?}");
+    }
+    let password = Request::charge("k").header(tenant.0, tenant.1).header(user.0, "Basic YWxpY2U6b3RoZXI=");
+    assert!(gateway.send(password).await.is_replayed(), "only the user makes the tenant");
+    // Without a key nobody needs a scope.
+    assert_eq!(gateway.send(Request::new("POST", "/charges").body("{}")).await.status, 201);
+    assert_eq!(ledger.count(), 2);
+    assert!(total(&gateway, "api_idempotency_scope_missing_total").await >= 12.0);
+}
+
+#[tokio::test]
+async fn a_json_web_token_as_a_tenant_is_401_with_the_advice_what_to_use() {
+    let folder = tempfile::tempdir().unwrap();
+    let ledger = Ledger::start(folder.path());
+    let gateway = start(folder.path(), &ledger, &["--scope", "authorization"]);
+    let token = "Bearer eyJhbGciOiJIUzI1NiIsInR5cCI6IkpXVCJ9.eyJzdWIiOiIxIn0.c2lnbmF0dXJl";
+    let answer = gateway.send(Request::charge("k").header("authorization", token)).await;
+    assert_eq!(answer.told(), (401, "idempotency_scope_missing".to_owned()), "{answer:?}");
+    let detail = answer.json()["detail"].as_str().unwrap().to_owned();
+    assert!(detail.contains("jwt:sub"), "{detail}");
+    assert!(!answer.text().contains("eyJ"), "{answer:?}");
+    assert_eq!(ledger.count(), 0);
+}
+
+#[tokio::test]
+async fn a_retry_after_the_fingerprints_settings_changed_is_replayed_and_counted() {
+    let folder = tempfile::tempdir().unwrap();
+    let ledger = Ledger::start(folder.path());
+    let charge = || Request::charge("k").header("x-channel", "web");
+    let mut gateway = Gateway::start(folder.path(), ledger.address, &[]);
+    let first = gateway.send(charge()).await;
+    assert_eq!(first.status, 201);
+    gateway.kill();
+    let other = ["--fingerprint", "{ headers = [\"x-channel\"], ignore = [\"/sent_at\"] }"];
+    let gateway = Gateway::start(folder.path(), ledger.address, &other);
+    let again = gateway.send(charge()).await;
+    assert_eq!((again.status, again.is_replayed(), &again.body), (201, true, &first.body));
+    assert_eq!(total(&gateway, "api_idempotency_reserve_uncompared_total").await, 1.0);
+    assert_eq!(total(&gateway, "api_idempotency_reserve_replay_total").await, 1.0);
+    // What comes now is compared by the new settings.
+    let sent = |body| Request::charge("new").header("x-channel", "web").body(body);
+    assert_eq!(gateway.send(sent("{\"sent_at\":1}")).await.status, 201);
+    assert!(gateway.send(sent("{\"sent_at\":2}")).await.is_replayed());
+    let elsewhere = Request::charge("new").header("x-channel", "phone").body("{\"sent_at\":1}");
+    assert_eq!(gateway.send(elsewhere).await.status, 422);
+    assert_eq!(ledger.count(), 2);
+}
+
+#[tokio::test]
+async fn cookies_go_to_the_first_caller_only_and_repeated_headers_keep_their_order() {
+    let folder = tempfile::tempdir().unwrap();
+    let ledger = Ledger::start(folder.path());
+    let routes = "[{ match = \"POST /sessions\", set_cookie = \"allow\" }]";
+    let gateway = Gateway::start(folder.path(), ledger.address, &["--routes", routes]);
+    let charge = || Request::charge("k").behave("cookies");
+    let first = gateway.send(charge()).await;
+    assert_eq!((first.all("set-cookie"), first.all("x-many")), (vec!["a=1", "b=2"], vec!["1", "2"]));
+    let again = gateway.send(charge()).await;
+    assert!(again.is_replayed());
+    assert_eq!((again.all("set-cookie"), again.all("x-many")), (vec![], vec!["1", "2"]));
+    assert_eq!(again.header("idempotency-expires"), first.header("idempotency-expires"));
+    for replayed in [false, true] {
+        let session = Request { target: "/sessions", ..Request::charge("s").behave("cookies") };
+        let answer = gateway.send(session).await;
+        assert_eq!(answer.is_replayed(), replayed);
+        assert_eq!(answer.all("set-cookie"), ["a=1", "b=2"]);
+    }
+    assert_eq!(ledger.count(), 2);
+}

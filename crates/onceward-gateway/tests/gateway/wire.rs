@@ -1,0 +1,225 @@
+//! The wire: what is not strictly HTTP, too large or too slow never reaches the API.
+
+use tokio::io::AsyncWriteExt as _;
+
+use crate::harness::{Gateway, Request};
+use crate::ledger::Ledger;
+
+fn start(folder: &std::path::Path, arguments: &[&str]) -> (Ledger, Gateway) {
+    let ledger = Ledger::start(folder);
+    let gateway = Gateway::start(folder, ledger.address, arguments);
+    (ledger, gateway)
+}
+
+#[tokio::test]
+async fn what_two_readers_could_understand_differently_is_400_and_ends_the_connection() {
+    let folder = tempfile::tempdir().unwrap();
+    let (ledger, gateway) = start(folder.path(), &[]);
+    let line = "POST /charges HTTP/1.1\r\n";
+    let hidden = "POST /hidden HTTP/1.1\r\nhost: a\r\n\r\n";
+    let heads = [
+        ("both", "host: a\r\ncontent-length: 4\r\ntransfer-encoding: chunked\r\n"),
+        ("both, the other way round", "host: a\r\ntransfer-encoding: chunked\r\ncontent-length: 4\r\n"),
+        ("unequal lengths", "host: a\r\ncontent-length: 4\r\ncontent-length: 5\r\n"),
+        ("a list of lengths", "host: a\r\ncontent-length: 4, 5\r\n"),
+        ("a sign", "host: a\r\ncontent-length: +4\r\n"),
+        ("a hexadecimal length", "host: a\r\ncontent-length: 0x4\r\n"),
+        ("a folded header", "host: a\r\nx-a: b\r\n c: d\r\ncontent-length: 4\r\n"),
+        ("a bare LF", "host: a\ncontent-length: 4\r\n"),
+        ("a bare CR", "host: a\rcontent-length: 4\r\n"),
+        ("a space before the colon", "host: a\r\ncontent-length : 4\r\n"),
+        ("a tab before the colon", "host: a\r\ntransfer-encoding\t: chunked\r\n"),
+        ("another encoding", "host: a\r\ntransfer-encoding: gzip, chunked\r\n"),
+        ("an odd encoding", "host: a\r\ntransfer-encoding: xchunked\r\n"),
+        ("an encoding twice", "host: a\r\ntransfer-encoding: chunked\r\ntransfer-encoding: chunked\r\n"),
+        ("no host", "content-length: 4\r\n"),
+        ("two hosts", "host: a\r\nhost: b\r\ncontent-length: 4\r\n"),
+        ("a NUL", "host: a\r\nx-a: \0\r\ncontent-length: 4\r\n"),
+    ];
+    for (what, head) in heads {
+        for key in ["", "idempotency-key: k\r\n"] {
+            let mut client = gateway.connect().await;
+            client.write(format!("{line}{key}{head}\r\n0\r\n\r\n{hidden}").as_bytes()).await;
+            let answer = client.read(false).await.unwrap_or_else(|| panic!("no answer to {what}"));
+            assert_eq!(answer.status, 400, "{what}: {answer:?}");
+            assert_eq!(answer.header("content-type"), "application/problem+json", "{what}");
+            assert!(client.closed().await, "{what}");
+        }
+    }
+    assert_eq!(gateway.status_of("k").await.status, 404);
+    assert_eq!(ledger.count(), 0);
+}
+
+#[tokio::test]
+async fn a_chunk_that_is_malformed_reaches_the_api_neither_whole_nor_as_another_request() {
+    let folder = tempfile::tempdir().unwrap();
+    let (ledger, gateway) = start(folder.path(), &[]);
+    let head =
+        "POST /charges HTTP/1.1\r\nhost: a\r\nidempotency-key: k\r\ntransfer-encoding: chunked\r\n\r\n";
+    let hidden = "POST /hidden HTTP/1.1\r\nhost: a\r\n\r\n";
+    for chunks in [
+        "2;x\n\r\nok\r\n0\r\n\r\n",
+        "2\nok\r\n0\r\n\r\n",
+        " 2\r\nok\r\n0\r\n\r\n",
+        "2\r\nokk\r\n0\r\n\r\n",
+        "-2\r\nok\r\n0\r\n\r\n",
+    ] {
+        let mut client = gateway.connect().await;
+        client.write(format!("{head}{chunks}{hidden}").as_bytes()).await;
+        let answer = client.read(false).await.unwrap_or_else(|| panic!("no answer to {chunks:?}"));
+        assert_eq!(answer.status, 400, "{chunks:?}: {answer:?}");
+        // A later answer could only be to what was hidden.
+        while let Some(next) = client.read(false).await {
+            assert_eq!(next.status, 400, "{chunks:?}: {next:?}");
+        }
+    }
+    assert_eq!(gateway.status_of("k").await.status, 404);
+    assert_eq!(ledger.count(), 0);
+}
+
+/// A request whose body is another request, with either framing.
+fn hiding(key: &str, kind: &str) -> [String; 2] {
+    let hidden = "POST /hidden HTTP/1.1\r\nhost: a\r\ncontent-length: 0\r\n\r\n";
+    let head =
+        format!("POST /charges HTTP/1.1\r\nhost: a\r\nidempotency-key: {key}\r\ncontent-type: {kind}\r\n");
+    let length = hidden.len();
+    [
+        format!("{head}content-length: {length}\r\n\r\n{hidden}"),
+        format!("{head}transfer-encoding: chunked\r\n\r\n{length:x}\r\n{hidden}\r\n0\r\n\r\n"),
+    ]
+}
+
+#[tokio::test]
+async fn a_request_hidden_in_the_body_of_a_replayed_or_refused_one_is_never_seen() {
+    let folder = tempfile::tempdir().unwrap();
+    let (ledger, gateway) = start(folder.path(), &[]);
+    assert_eq!(gateway.raw(&hiding("executed", "text/plain")[0]).await.status, 201);
+    assert_eq!(gateway.charge("other").await.status, 201);
+    let after = Request::new("GET", "/after").bytes();
+    for (key, kind, status) in
+        [("executed", "text/plain", 201), ("other", "text/plain", 422), ("a,b", "text/plain", 400)]
+    {
+        for bytes in hiding(key, kind) {
+            let before = ledger.count();
+            let mut client = gateway.connect().await;
+            client.write(bytes.as_bytes()).await;
+            let answer = client.read(false).await.unwrap();
+            assert_eq!((answer.status, answer.is_replayed()), (status, status == 201), "{bytes}: {answer:?}");
+            // The connection goes on behind the whole body, or ends.
+            let mut executed = before;
+            if client.0.write_all(&after).await.is_ok()
+                && let Some(next) = client.read(false).await
+            {
+                assert_eq!(next.status, 201, "{bytes}: {next:?}");
+                executed += 1;
+            }
+            assert_eq!(ledger.count(), executed, "{bytes}: {:?}", ledger.entries());
+        }
+    }
+    assert!(ledger.entries().iter().all(|entry| entry.path != "/hidden"), "{:?}", ledger.entries());
+}
+
+#[tokio::test]
+async fn a_huge_header_url_or_body_is_431_414_or_413_and_nothing_is_reserved() {
+    let folder = tempfile::tempdir().unwrap();
+    let limits =
+        ["--limits-header-bytes", "4KiB", "--limits-url-bytes", "1KiB", "--max-request-body", "2KiB"];
+    let (ledger, gateway) = start(folder.path(), &limits);
+    let long = "x".repeat(8 << 10);
+    let url = format!("/charges?{long}");
+    let header = Request::charge("k").header("x-long", &long);
+    assert_eq!(gateway.send(header).await.status, 431);
+    assert_eq!(gateway.send(Request { target: &url, ..Request::charge("k") }).await.status, 414);
+    let body = gateway.send(Request::charge("k").body(&long)).await;
+    assert_eq!(body.told(), (413, "idempotency_request_too_large".to_owned()), "{body:?}");
+    let head =
+        "POST /charges HTTP/1.1\r\nhost: a\r\nidempotency-key: k\r\ntransfer-encoding: chunked\r\n\r\n";
+    let chunked = gateway.raw(format!("{head}2000\r\n{long}\r\n0\r\n\r\n")).await;
+    assert_eq!(chunked.told(), (413, "idempotency_request_too_large".to_owned()), "{chunked:?}");
+    // A length alone is enough to know.
+    let claimed = gateway
+        .raw("POST /charges HTTP/1.1\r\nhost: a\r\nidempotency-key: k\r\ncontent-length: 99999999999\r\n\r\n")
+        .await;
+    assert_eq!(claimed.status, 413);
+    assert_eq!(gateway.status_of("k").await.status, 404);
+    assert_eq!(ledger.count(), 0);
+    assert_eq!(gateway.charge("k").await.status, 201);
+}
+
+#[tokio::test]
+async fn a_host_or_an_absolute_form_that_points_elsewhere_changes_nothing() {
+    let folder = tempfile::tempdir().unwrap();
+    let (ledger, gateway) = start(folder.path(), &[]);
+    let own = format!("\r\nhost: {}\r\n", ledger.address);
+    let requests = [
+        "GET /a HTTP/1.1\r\nhost: elsewhere.example\r\nx-behave: echo\r\n\r\n",
+        "GET http://elsewhere.example/a HTTP/1.1\r\nhost: elsewhere.example\r\nx-behave: echo\r\n\r\n",
+        "GET https://elsewhere.example:444/a HTTP/1.1\r\nhost: third.example\r\nx-behave: echo\r\n\r\n",
+        "POST http://elsewhere.example/a HTTP/1.1\r\nhost: b\r\nidempotency-key: k\r\nx-behave: echo\r\ncontent-length: 0\r\n\r\n",
+    ];
+    for request in requests {
+        let answer = gateway.raw(request).await;
+        assert_eq!(answer.status, 201, "{request}: {answer:?}");
+        let seen = answer.text().to_ascii_lowercase() + "\r\n";
+        assert!(seen.contains(&own), "{request} became {seen}");
+        assert!(seen.split("\r\n").next().unwrap().contains(" /a http/1.1"), "{request} became {seen}");
+    }
+    assert_eq!(ledger.count(), requests.len());
+    let tunnel =
+        gateway.raw("CONNECT elsewhere.example:443 HTTP/1.1\r\nhost: elsewhere.example:443\r\n\r\n").await;
+    assert_eq!(tunnel.told(), (400, "request_target_invalid".to_owned()), "{tunnel:?}");
+    assert_eq!(ledger.count(), requests.len());
+}
+
+#[tokio::test]
+async fn a_key_that_connection_would_take_away_is_400() {
+    let folder = tempfile::tempdir().unwrap();
+    let (ledger, gateway) = start(folder.path(), &[]);
+    for value in ["Idempotency-Key", "close, idempotency-key", "keep-alive,IDEMPOTENCY-KEY"] {
+        let answer = gateway.send(Request::charge("k").header("connection", value)).await;
+        assert_eq!(answer.told(), (400, "idempotency_key_invalid".to_owned()), "{value}: {answer:?}");
+    }
+    assert_eq!(ledger.count(), 0);
+}
+
+#[tokio::test]
+async fn slow_heads_and_bodies_are_ended_and_nobody_else_waits_for_them() {
+    let folder = tempfile::tempdir().unwrap();
+    let limits = ["--limits-header-timeout", "1s", "--limits-body-timeout", "1s"];
+    let (ledger, gateway) = start(folder.path(), &limits);
+    let mut head = gateway.connect().await;
+    head.write(b"POST /charges HTTP/1.1\r\nhost: a\r\nidempotency-key: slow").await;
+    let begun = "POST /charges HTTP/1.1\r\nhost: a\r\ncontent-length: 10\r\n";
+    let mut keyed = gateway.connect().await;
+    keyed.write(format!("{begun}idempotency-key: slow\r\n\r\n{{").as_bytes()).await;
+    let mut unkeyed = gateway.connect().await;
+    unkeyed.write(format!("{begun}\r\n{{").as_bytes()).await;
+    assert_eq!(gateway.charge("quick").await.status, 201);
+    // From here on the gateway's own limits are waited for.
+    let told = keyed.read(false).await.unwrap();
+    assert_eq!(told.told(), (400, "idempotency_request_broken".to_owned()), "{told:?}");
+    assert_eq!(told.json()["next_action"], "retry_same_key");
+    assert!(keyed.closed().await);
+    assert!(head.read(false).await.is_none_or(|answer| answer.status == 408));
+    let answer = unkeyed.read(false).await;
+    assert!(answer.as_ref().is_none_or(|answer| answer.status >= 400), "{answer:?}");
+    assert_eq!(gateway.status_of("slow").await.status, 404);
+    let seen: Vec<String> = ledger.entries().into_iter().map(|entry| entry.key).collect();
+    assert_eq!(seen, ["quick"]);
+}
+
+#[tokio::test]
+async fn idle_connections_beyond_the_limit_are_ended_and_the_next_request_is_served() {
+    let folder = tempfile::tempdir().unwrap();
+    let limits = ["--limits-connections", "4", "--limits-header-timeout", "200ms"];
+    let (ledger, gateway) = start(folder.path(), &limits);
+    let mut idle = Vec::new();
+    for _ in 0..12 {
+        idle.push(gateway.connect().await);
+    }
+    assert_eq!(gateway.charge("k").await.status, 201);
+    for mut client in idle {
+        assert!(client.closed().await);
+    }
+    assert_eq!(ledger.count(), 1);
+}
