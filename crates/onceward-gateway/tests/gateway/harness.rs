@@ -111,10 +111,11 @@ impl Gateway {
         self.send(Request::new("GET", &format!("/.well-known/idempotency/status/{key}"))).await
     }
 
-    /// Sends one request to the admin listener, under a name that is its own.
+    /// Sends one request to the admin listener, under a name that is its own unless the test chooses another.
     pub async fn ask_admin(&self, request: Request<'_>) -> Response {
         let mut client = Client(TcpStream::connect(self.admin).await.unwrap());
-        client.send(request.header("host", "localhost")).await
+        let named = request.headers.iter().any(|(name, _)| *name == "host");
+        client.send(if named { request } else { request.header("host", "localhost") }).await
     }
 
     /// The next line of the log that has these words. Returns once it has come.
@@ -127,6 +128,13 @@ impl Gateway {
             before.push(line);
         }
         panic!("the gateway ended without saying {words:?}:\n{}", before.join("\n"));
+    }
+
+    /// Ends it as an operator does, and returns what it logged that nobody has read yet.
+    pub fn stop(mut self) -> String {
+        self.signal("TERM");
+        assert_eq!(self.child.wait().unwrap().code(), Some(0));
+        self.log.iter().collect::<Vec<_>>().join("\n")
     }
 }
 

@@ -51,9 +51,12 @@ async fn looking_is_free_on_the_same_machine_and_every_change_needs_the_token_be
     let listed = gateway.ask_admin(list()).await;
     let id = listed.json()["operations"][0]["id"].as_str().unwrap().to_owned();
     assert_eq!(id, ledger.entries()[0].operation, "operators and the API use one name");
-    for (name, value) in
-        [("x-forwarded-for", "10.0.0.1"), ("via", "1.1 proxy"), ("authorization", "Bearer wrong")]
-    {
+    for (name, value) in [
+        ("host", "evil.example"),
+        ("x-forwarded-for", "10.0.0.1"),
+        ("via", "1.1 proxy"),
+        ("authorization", "Bearer wrong"),
+    ] {
         let refused = gateway.ask_admin(list().header(name, value)).await;
         assert_eq!(refused.status, 401, "{name}: {refused:?}");
     }
@@ -115,4 +118,38 @@ async fn a_route_that_only_observes_changes_nothing_and_counts_double_executions
         assert_eq!(total(&gateway, &format!("api_idempotency_{name}_total")).await, count, "{name}");
     }
     assert_eq!(gateway.status_of("observed-key").await.status, 404, "what is only observed is no record");
+}
+
+#[tokio::test]
+async fn no_key_credential_or_body_reaches_the_log_even_if_everything_is_logged() {
+    let folder = tempfile::tempdir().unwrap();
+    let ledger = Ledger::start(folder.path());
+    let upstream = format!("http://{}", ledger.address);
+    let mut command = Gateway::to(folder.path(), &upstream);
+    let gateway = Gateway::spawn(command.args(["--scope", "authorization", "--logs-level", "trace"]));
+    let charge = |how| {
+        let request = Request::charge("order-secretkey").header("authorization", "Bearer sk_live_secretkey");
+        request.behave(how).body("{\"card\":\"secretcard\"}")
+    };
+    let token = "Bearer eyJhbGciOiJub25lIn0.eyJzdWIiOiJzZWNyZXQifQ.secretsignature";
+    let requests = [
+        (charge("body=secretanswer"), 201),
+        (charge("body=secretanswer"), 201),
+        (charge("").body("{\"card\":\"secretcard2\"}"), 422),
+        (Request { target: "/a?q=secretquery", ..charge("reset").header("x", "y") }, 422),
+        (Request::charge("secret,key").header("authorization", "Bearer sk_live_secretkey"), 400),
+        (Request::charge("secretkey2").header("authorization", token), 401),
+        (Request::new("POST", "/a?q=secretquery").body("secretbody").behave("reset"), 502),
+        (Request::new("GET", "/.well-known/idempotency/status/secretkey3"), 401),
+    ];
+    for (request, status) in requests {
+        assert_eq!(gateway.send(request.clone()).await.status, status, "{request:?}");
+    }
+    let unknown = Request::charge("secretkey4").header("authorization", "Bearer sk_live_secretkey");
+    assert_eq!(gateway.send(unknown.behave("reset")).await.status, 502);
+    gateway.ask_admin(Request::new("GET", "/metrics").header("authorization", "Bearer secrettoken")).await;
+    let log = gateway.stop();
+    assert!(log.contains("got no answer from the upstream"), "{log}");
+    let told: Vec<&str> = log.lines().filter(|line| line.contains("secret")).collect();
+    assert!(told.is_empty(), "{told:#?}");
 }

@@ -156,7 +156,7 @@ async fn answers_without_a_body_keep_their_length_and_the_connection_goes_on() {
 async fn without_a_key_an_api_that_gives_no_answer_is_502_or_504_with_a_problem() {
     let folder = tempfile::tempdir().unwrap();
     let mut ledger = Ledger::start(folder.path());
-    let gateway = Gateway::start(folder.path(), ledger.address, &["--limits-response-timeout", "300ms"]);
+    let gateway = Gateway::start(folder.path(), ledger.address, &["--limits-response-timeout", "2s"]);
     let post = |how| Request::new("POST", "/charges").body("{}").behave(how);
     for (how, status, code) in [("reset", 502, "upstream_broken"), ("hang", 504, "upstream_timed_out")] {
         let answer = gateway.send(post(how)).await;

@@ -43,7 +43,7 @@ async fn an_upload_reaches_the_api_while_it_is_still_being_sent_and_may_be_large
     let large = "x".repeat(3 << 20);
     assert_eq!(gateway.send(Request::new("POST", "/files").body(&large)).await.status, 201);
     assert_eq!(ledger.entries()[1].body.len(), large.len());
-    let keyed = Request::new("POST", "/files").header("idempotency-key", "k").body(&large);
+    let keyed = Request::new("POST", "/files").header("idempotency-key", "k").body(&large[..32 << 10]);
     assert_eq!(gateway.send(keyed).await.status, 413);
 }
 

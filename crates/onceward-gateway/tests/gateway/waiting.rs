@@ -105,10 +105,31 @@ async fn a_client_is_kept_no_longer_than_the_route_says_and_the_work_goes_on() {
     let told = world.gateway.send(held()).await;
     assert_eq!(told.told(), (504, RUNS.to_owned()), "{told:?}");
     assert_eq!((told.header("retry-after").is_empty(), &told.json()["next_action"]), (false, &"wait".into()));
+    world.ledger.held("k").await;
     assert_eq!(world.gateway.status_of("k").await.json()["state"], "in_progress");
     world.ledger.release("k").await;
     let waits = held().header("prefer", "wait=10");
     let answer = world.gateway.send(waits).await;
     assert_eq!((answer.status, answer.is_replayed()), (201, true), "{answer:?}");
     assert_eq!(world.ledger.count(), 1);
+}
+
+#[tokio::test]
+async fn requests_beyond_the_limit_of_upstream_connections_wait_for_one() {
+    let world = world(&["--limits-upstream-connections", "1"]);
+    let mut first = world.first().await;
+    let mut others = Vec::new();
+    for request in [Request::new("GET", "/a"), Request::charge("other")] {
+        let mut client = world.gateway.connect().await;
+        client.write(&request.bytes()).await;
+        others.push(client);
+    }
+    world.in_flight(3.0).await;
+    assert_eq!(world.ledger.count(), 1);
+    world.ledger.release("k").await;
+    assert_eq!(first.read(false).await.unwrap().status, 201);
+    for mut client in others {
+        assert_eq!(client.read(false).await.unwrap().status, 201);
+    }
+    assert_eq!(world.ledger.count(), 3);
 }

@@ -78,10 +78,10 @@ async fn a_chunk_that_is_malformed_reaches_the_api_neither_whole_nor_as_another_
 }
 
 /// A request whose body is another request, with either framing.
-fn hiding(key: &str, kind: &str) -> [String; 2] {
+fn hiding(target: &str, key: &str) -> [String; 2] {
     let hidden = "POST /hidden HTTP/1.1\r\nhost: a\r\ncontent-length: 0\r\n\r\n";
-    let head =
-        format!("POST /charges HTTP/1.1\r\nhost: a\r\nidempotency-key: {key}\r\ncontent-type: {kind}\r\n");
+    let key = if key.is_empty() { String::new() } else { format!("idempotency-key: {key}\r\n") };
+    let head = format!("POST {target} HTTP/1.1\r\nhost: a\r\n{key}content-type: text/plain\r\n");
     let length = hidden.len();
     [
         format!("{head}content-length: {length}\r\n\r\n{hidden}"),
@@ -92,14 +92,25 @@ fn hiding(key: &str, kind: &str) -> [String; 2] {
 #[tokio::test]
 async fn a_request_hidden_in_the_body_of_a_replayed_or_refused_one_is_never_seen() {
     let folder = tempfile::tempdir().unwrap();
-    let (ledger, gateway) = start(folder.path(), &[]);
-    assert_eq!(gateway.raw(&hiding("executed", "text/plain")[0]).await.status, 201);
+    let routes = "[{ match = \"POST /required\", key = \"required\" }, \
+                   { match = \"POST /small\", max_request_body = 16 }]";
+    let (ledger, gateway) = start(folder.path(), &["--routes", routes]);
+    assert_eq!(gateway.raw(&hiding("/charges", "executed")[0]).await.status, 201);
     assert_eq!(gateway.charge("other").await.status, 201);
+    let mut runs = gateway.connect().await;
+    let [running, _] = hiding("/charges", "running\r\nx-behave: hold=running");
+    runs.write(running.as_bytes()).await;
+    ledger.held("running").await;
     let after = Request::new("GET", "/after").bytes();
-    for (key, kind, status) in
-        [("executed", "text/plain", 201), ("other", "text/plain", 422), ("a,b", "text/plain", 400)]
-    {
-        for bytes in hiding(key, kind) {
+    for (target, key, status) in [
+        ("/charges", "executed", 201),
+        ("/charges", "other", 422),
+        ("/charges", "running", 409),
+        ("/charges", "a,b", 400),
+        ("/required", "", 400),
+        ("/small", "small", 413),
+    ] {
+        for bytes in hiding(target, key) {
             let before = ledger.count();
             let mut client = gateway.connect().await;
             client.write(bytes.as_bytes()).await;
@@ -117,6 +128,26 @@ async fn a_request_hidden_in_the_body_of_a_replayed_or_refused_one_is_never_seen
         }
     }
     assert!(ledger.entries().iter().all(|entry| entry.path != "/hidden"), "{:?}", ledger.entries());
+}
+
+#[tokio::test]
+async fn requests_that_are_sent_without_waiting_are_answered_in_order() {
+    let folder = tempfile::tempdir().unwrap();
+    let (ledger, gateway) = start(folder.path(), &[]);
+    let mut client = gateway.connect().await;
+    let refused = Request::charge("a,b");
+    let other = Request::charge("k").body("{}");
+    let sent = [Request::charge("k"), refused, Request::charge("k"), other, Request::new("GET", "/last")];
+    client.write(&sent.iter().flat_map(Request::bytes).collect::<Vec<u8>>()).await;
+    let mut statuses = Vec::new();
+    for _ in &sent {
+        statuses.push(client.read(false).await.unwrap().status);
+    }
+    assert_eq!(statuses, [201, 400, 201, 422, 201]);
+    assert_eq!(ledger.count(), 2);
+    client.write(b"GET / HTTP/1.0\r\n\r\n").await;
+    assert_eq!(client.read(false).await.unwrap().status, 201);
+    assert!(client.closed().await, "HTTP/1.0 has no second request unless it asks for one");
 }
 
 #[tokio::test]
@@ -211,7 +242,7 @@ async fn slow_heads_and_bodies_are_ended_and_nobody_else_waits_for_them() {
 #[tokio::test]
 async fn idle_connections_beyond_the_limit_are_ended_and_the_next_request_is_served() {
     let folder = tempfile::tempdir().unwrap();
-    let limits = ["--limits-connections", "4", "--limits-header-timeout", "200ms"];
+    let limits = ["--limits-connections", "4", "--limits-header-timeout", "500ms"];
     let (ledger, gateway) = start(folder.path(), &limits);
     let mut idle = Vec::new();
     for _ in 0..12 {
