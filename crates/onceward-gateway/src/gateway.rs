@@ -138,21 +138,46 @@ impl Told {
     }
 }
 
+/// Why the client's own body could not be sent on, if that is what failed.
+fn broken_off(error: &ProxyError) -> Option<&front::BodyError> {
+    let mut next = std::error::Error::source(error);
+    while let Some(error) = next {
+        if let Some(found) = error.downcast_ref() {
+            return Some(found);
+        }
+        next = error.source();
+    }
+    None
+}
+
 /// The answer to a request without a key that got none from the upstream.
 fn failed(error: &ProxyError) -> Response<Full<Bytes>> {
     let failure = error.failure();
-    tracing::warn!(%error, proves = ?failure, "a request without a key got no answer from the upstream");
-    let (status, code, title) = match (failure, error) {
-        (_, ProxyError::Target) => {
+    let body = broken_off(error);
+    match body {
+        // Nothing is wrong with the upstream.
+        Some(body) => tracing::debug!(error = %body, "a request without a key was not sent whole"),
+        None => {
+            tracing::warn!(%error, proves = ?failure, "a request without a key got no answer from the upstream");
+        }
+    }
+    let (status, code, title) = match (failure, error, body) {
+        (_, ProxyError::Target, _) => {
             (StatusCode::BAD_REQUEST, "request_target_invalid", "The request's target cannot be passed on")
         }
-        (Failure::NotExecuted, _) => {
+        (_, _, Some(front::BodyError::Paused(_))) => {
+            (StatusCode::REQUEST_TIMEOUT, "request_paused", "The request's body paused for too long")
+        }
+        (_, _, Some(front::BodyError::Broken(_))) => {
+            (StatusCode::BAD_REQUEST, "request_broken", "The request's body broke off")
+        }
+        (Failure::NotExecuted, _, None) => {
             (StatusCode::BAD_GATEWAY, "upstream_unreachable", "The service was not reached")
         }
-        (Failure::TimedOut, _) => {
+        (Failure::TimedOut, _, None) => {
             (StatusCode::GATEWAY_TIMEOUT, "upstream_timed_out", "The service did not answer in time")
         }
-        (Failure::Broken, _) => {
+        (Failure::Broken, _, None) => {
             (StatusCode::BAD_GATEWAY, "upstream_broken", "The service gave no whole answer")
         }
     };
