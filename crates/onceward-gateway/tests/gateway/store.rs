@@ -173,6 +173,7 @@ async fn another_scope_namespace_or_secret_is_refused_because_it_would_forget_ev
         let (code, said) = Gateway::refused(&mut command(other));
         assert_eq!(code, Some(1), "{other:?}: {said}");
         assert!(said.contains("every stored key would be forgotten"), "{other:?}: {said}");
+        assert!(said.contains("--accept-identity-change"), "{other:?}: {said}");
     }
     let mut gateway = Gateway::spawn(&mut command(&mine));
     assert!(gateway.charge("k").await.is_replayed());
