@@ -13,8 +13,9 @@ async fn an_api_that_accepts_and_never_answers_leaves_the_outcome_unknown() {
     let folder = tempfile::tempdir().unwrap();
     let ledger = Ledger::start(folder.path());
     let gateway = Gateway::start(folder.path(), ledger.address, &["--timeout", "200ms"]);
-    let first = gateway.send(Request::charge("k").behave("hang")).await;
+    let first = gateway.send(Request::charge("k").behave("hang=hung")).await;
     assert_eq!(first.told(), (504, UNKNOWN.to_owned()));
+    ledger.held("hung").await;
     assert_eq!(gateway.charge("k").await.told(), (409, UNKNOWN.to_owned()));
     assert_eq!(ledger.count(), 1);
 }
@@ -27,6 +28,7 @@ async fn an_answer_that_comes_after_the_timeout_still_counts() {
     let first = gateway.send(Request::charge("k").behave("hold=work").header("x-answer", "late")).await;
     assert_eq!(first.told(), (504, UNKNOWN.to_owned()));
     assert_eq!(gateway.charge("k").await.told(), (409, UNKNOWN.to_owned()));
+    ledger.held("work").await;
     ledger.release("work").await;
     gateway.until_state(&ledger.entries()[0].operation, "completed").await;
     let retried = gateway.charge("k").await;
@@ -155,7 +157,9 @@ async fn an_interim_status_is_no_answer() {
         assert!(matches!(first.status, 502 | 504) && first.code() == UNKNOWN, "{how}: {first:?}");
         assert_eq!(gateway.charge(how).await.told(), (409, UNKNOWN.to_owned()), "{how}");
     }
-    assert_eq!(ledger.count(), 5);
+    // What was slow to be written down is written down now.
+    assert_eq!(gateway.send(Request::charge("last")).await.status, 201);
+    assert_eq!(ledger.count(), 6);
 }
 
 #[tokio::test]

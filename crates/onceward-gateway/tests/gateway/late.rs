@@ -62,3 +62,28 @@ async fn an_owner_that_finishes_after_a_verdict_and_a_second_execution_changes_n
     assert_eq!(gateway.counted("api_idempotency_fenced_total").await, 1.0);
     assert_eq!(gateway.counted("api_idempotency_contradiction_total").await, 1.0);
 }
+
+#[tokio::test]
+async fn a_machine_that_slept_between_claim_and_dispatch_sends_nothing_any_more() {
+    let folder = tempfile::tempdir().unwrap();
+    let ledger = Ledger::start(folder.path());
+    let faults = Faults::new(folder.path());
+    let mut command = Gateway::command(folder.path(), ledger.address);
+    // The only connection is taken, so that the second request stands between its claim and its first byte.
+    let gateway = Gateway::spawn(faults.on(command.args(["--limits-upstream-connections", "1"])));
+    let (mut first, mut second) = (gateway.connect().await, gateway.connect().await);
+    first.write(&Request::charge("first").behave("hold=work").bytes()).await;
+    ledger.held("work").await;
+    second.write(&Request::charge("second").bytes()).await;
+    gateway.until_counted("api_idempotency_reserve_created_total", 2.0).await;
+    // A machine that sleeps does not count the time, but its wall clock does.
+    faults.clock_is_ahead(5 * 60);
+    ledger.release("work").await;
+    assert_eq!(first.read(false).await.unwrap().status, 201);
+    let told = second.read(false).await.unwrap();
+    assert_eq!(told.told(), (502, "idempotency_upstream_unreachable".to_owned()));
+    assert_eq!(ledger.count(), 1);
+    let retried = gateway.charge("second").await;
+    assert_eq!((retried.status, retried.is_replayed()), (201, false), "{retried:?}");
+    assert_eq!(ledger.count(), 2);
+}

@@ -238,6 +238,7 @@ async fn one(api: &Api, socket: &mut TcpStream) -> Option<After> {
             hold.released.acquire().await.ok()?.forget();
         }
         "hang" => {
+            api.hold(value).held.add_permits(1);
             // Until the other side closes.
             while socket.read(&mut [0; 64]).await.is_ok_and(|read| read > 0) {}
             return None;
