@@ -119,7 +119,10 @@ fn files_stay_readable() {
 fn the_gateways_rooms_know_only_what_they_must() {
     let forbidden: [(&str, &[&str]); 5] = [
         ("front/", &["crate::proxy", "crate::config", "crate::admin", "onceward::Engine", "onceward::store"]),
-        ("proxy/", &["crate::config", "crate::admin", "crate::gateway", "onceward::store", "onceward::Engine"]),
+        (
+            "proxy/",
+            &["crate::config", "crate::admin", "crate::gateway", "onceward::store", "onceward::Engine"],
+        ),
         ("config/", &["crate::proxy", "crate::front", "crate::gateway", "crate::admin", "crate::running"]),
         ("admin/", &["crate::proxy", "crate::front", "crate::config", "crate::gateway"]),
         ("settings.rs", &["crate::"]),

@@ -7,8 +7,8 @@ use std::time::Duration;
 use onceward::http::IdempotencyLayer;
 use onceward::store::Store;
 use onceward::{
-    Engine, EngineOptions, Identity, IdentityChange, Limits as EngineLimits, MemoryStore, Observation,
-    Observer, RecordId, Sweeping,
+    Engine, EngineOptions, Identity, IdentityChange, IdentityRefused, Limits as EngineLimits, MemoryStore,
+    Observation, Observer, OpenError, RecordId, Sweeping,
 };
 use onceward_sqlite::{Options, SqliteStore};
 use tokio::net::TcpListener;
@@ -109,7 +109,7 @@ impl Running {
             .observer(Arc::new(All(all)))
             .sweeping(Sweeping { expiry: settings.expiry, ..Sweeping::default() })
             .limits(engine_limits(&settings));
-        let engine = Engine::open(metrics.measured(store), identity, options).await?;
+        let engine = Engine::open(metrics.measured(store), identity, options).await.map_err(unopened)?;
         let layer = layer(&engine, &settings)?;
         let gateway = Gateway::new(layer, proxy, metrics.clone(), tracer.clone());
 
@@ -204,6 +204,17 @@ fn open(url: &StoreUrl, metrics: &Metrics) -> Result<(Arc<dyn Store>, Kept), Fai
             metrics.batches(move || statistics.statistics().into());
             Ok((Arc::new(store.clone()), Kept::Sqlite(store)))
         }
+    }
+}
+
+/// The engine cannot know how a gateway is told that a change is meant.
+fn unopened(error: OpenError) -> Failure {
+    match &error {
+        OpenError::Identity(IdentityRefused::Changed { .. } | IdentityRefused::NewNamespace { .. }) => {
+            format!("{error} (`onceward serve --accept-identity-change`)").into()
+        }
+        OpenError::Options(_)
+        | OpenError::Identity(IdentityRefused::Full { .. } | IdentityRefused::Store(_)) => error.into(),
     }
 }
 

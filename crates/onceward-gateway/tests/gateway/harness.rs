@@ -4,7 +4,7 @@ use std::collections::HashMap;
 use std::io::{BufRead as _, BufReader};
 use std::net::SocketAddr;
 use std::path::Path;
-use std::process::{Child, Command, Stdio};
+use std::process::{Child, Command, ExitStatus, Stdio};
 use std::sync::mpsc;
 
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
@@ -46,6 +46,13 @@ impl Gateway {
         command
     }
 
+    /// What even those tests need that choose everything else.
+    pub fn bare(folder: &Path) -> Command {
+        let mut command = onceward(folder);
+        command.args(["serve", "--admin-listen", "127.0.0.1:0", "--store", "sqlite:onceward.db"]);
+        command
+    }
+
     pub fn spawn(command: &mut Command) -> Self {
         let mut child =
             command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
@@ -70,6 +77,26 @@ impl Gateway {
         let (address, admin) = (told("listening on "), told("admin on "));
         std::thread::spawn(move || lines.for_each(drop));
         Self { child, address, admin, log }
+    }
+
+    /// Runs a gateway that must refuse to start: its exit code, and what it said.
+    pub fn refused(command: &mut Command) -> (Option<i32>, String) {
+        let mut child =
+            command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+        let mut said = String::new();
+        // A gateway that starts says so in its first line.
+        BufReader::new(child.stdout.take().unwrap()).read_line(&mut said).unwrap();
+        if !said.is_empty() {
+            child.kill().unwrap();
+        }
+        let output = child.wait_with_output().unwrap();
+        assert_eq!(said, "", "it was to be refused");
+        (output.status.code(), String::from_utf8(output.stderr).unwrap())
+    }
+
+    /// Waits until it has ended by itself.
+    pub fn ended(&mut self) -> ExitStatus {
+        self.child.wait().unwrap()
     }
 
     /// Ends it at once, as a crash does.
@@ -135,6 +162,50 @@ impl Gateway {
         self.signal("TERM");
         assert_eq!(self.child.wait().unwrap().code(), Some(0));
         self.log.iter().collect::<Vec<_>>().join("\n")
+    }
+
+    /// A charge under a key that waits for whoever executes it now, as long as the route allows.
+    pub async fn await_charge(&self, key: &str) -> Response {
+        self.send(Request::charge(key).header("prefer", "wait=10")).await
+    }
+
+    /// An operator changes something, with the token beside the store.
+    pub async fn change(&self, folder: &Path, target: &str, body: &serde_json::Value) -> Response {
+        let token = std::fs::read_to_string(folder.join("onceward.db.token")).unwrap();
+        let (authorization, body) = (format!("Bearer {}", token.trim()), body.to_string());
+        let request = Request::new("POST", target).header("authorization", &authorization).body(&body);
+        self.ask_admin(request).await
+    }
+
+    /// An operator decides.
+    pub async fn resolve(&self, folder: &Path, operation: &str, verdict: &serde_json::Value) -> Response {
+        self.change(folder, &format!("/v1/operations/{operation}/resolve"), verdict).await
+    }
+
+    /// The state of an operation.
+    pub async fn state(&self, operation: &str) -> String {
+        let response = self.ask_admin(Request::new("GET", &format!("/v1/operations/{operation}"))).await;
+        response.json()["state"].as_str().unwrap_or_default().to_owned()
+    }
+
+    /// Returns once an operation is in a state.
+    pub async fn until_state(&self, operation: &str, state: &str) {
+        while self.state(operation).await != state {}
+    }
+
+    /// A metric, over all routes.
+    pub async fn counted(&self, name: &str) -> f64 {
+        let samples = metrics(self).await;
+        samples
+            .iter()
+            .filter(|(label, _)| label.split('{').next() == Some(name))
+            .map(|(_, value)| value)
+            .sum()
+    }
+
+    /// Returns once a metric has risen to a value.
+    pub async fn until_counted(&self, name: &str, value: f64) {
+        while self.counted(name).await < value {}
     }
 }
 
@@ -343,4 +414,21 @@ pub async fn total(gateway: &Gateway, name: &str) -> f64 {
     let found: Vec<f64> = samples.iter().filter(|(found, _)| of_it(found)).map(|(_, value)| *value).collect();
     assert!(!found.is_empty(), "there is no {name} among {:?}", samples.keys());
     found.into_iter().sum()
+}
+
+/// A port that nobody else gets, and that whoever knows it can listen on again and again: it is bound here, but nobody
+/// listens.
+pub struct Port {
+    pub address: SocketAddr,
+    _bound: socket2::Socket,
+}
+
+impl Port {
+    pub fn reserve() -> Self {
+        let bound = socket2::Socket::new(socket2::Domain::IPV4, socket2::Type::STREAM, None).unwrap();
+        bound.set_reuse_address(true).unwrap();
+        bound.bind(&SocketAddr::from(([127, 0, 0, 1], 0)).into()).unwrap();
+        let address = bound.local_addr().unwrap().as_socket().unwrap();
+        Self { address, _bound: bound }
+    }
 }

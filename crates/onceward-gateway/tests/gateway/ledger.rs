@@ -212,6 +212,10 @@ async fn one(api: &Api, socket: &mut TcpStream) -> Option<After> {
     let behave = request.headers.get("x-behave").cloned().unwrap_or_default();
     let (how, value) = behave.split_once('=').unwrap_or((&behave, ""));
     let mut answer = Answer { head: request.method == "HEAD", ..Answer::default() };
+    // What it answers, whatever else it does.
+    if let Some(body) = request.headers.get("x-answer") {
+        answer.body = body.clone().into_bytes();
+    }
     match how {
         // An upload was told of when its first bytes came.
         "" | "upload" => {}
@@ -244,6 +248,7 @@ async fn one(api: &Api, socket: &mut TcpStream) -> Option<After> {
             return Some(After::GoOn);
         }
         "hang" => {
+            api.hold(value).held.add_permits(1);
             // Until the other side closes.
             while socket.read(&mut [0; 64]).await.is_ok_and(|read| read > 0) {}
             return None;
@@ -288,9 +293,11 @@ async fn one(api: &Api, socket: &mut TcpStream) -> Option<After> {
                 socket.write_all(&buffer[..read]).await.ok()?;
             }
         }
-        // Answers as if the connection stayed open, and closes it.
+        // Answers as if the connection stayed open, and closes it; then it counts as held.
         "close-after" => {
             answer.send(socket).await?;
+            socket.shutdown().await.ok()?;
+            api.hold(value).held.add_permits(1);
             return Some(After::Close);
         }
         other => panic!("the ledger cannot behave as {other:?}"),

@@ -1,19 +1,32 @@
 //! The real binary between a client that sees every byte and an API that keeps its own ledger. Each test is a row of what
 //! an expert would try.
 #![expect(clippy::unwrap_used, clippy::panic, reason = "these are tests")]
+#![cfg_attr(not(target_os = "linux"), allow(dead_code, reason = "disks and clocks fail here only on Linux"))]
 
+mod answers;
 mod certificate;
 mod configuration;
+#[cfg(target_os = "linux")]
+mod crash;
 mod demo;
 mod execution;
+#[cfg(target_os = "linux")]
+mod faults;
 mod harness;
 mod keys;
+#[cfg(target_os = "linux")]
+mod late;
 mod ledger;
 mod observing;
 mod proxying;
 mod readme;
+mod stopping;
+#[cfg(target_os = "linux")]
+mod store;
 mod streaming;
 mod tenants;
+#[cfg(target_os = "linux")]
+mod time;
 mod tls;
 mod waiting;
 mod wire;

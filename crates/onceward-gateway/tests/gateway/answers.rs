@@ -1,0 +1,230 @@
+//! What becomes of what the API answers, whole or not.
+
+use tokio::io::AsyncReadExt as _;
+use tokio::net::TcpListener;
+
+use crate::harness::{Gateway, Port, Request};
+use crate::ledger::Ledger;
+
+const UNKNOWN: &str = "idempotency_outcome_unknown";
+
+#[tokio::test]
+async fn an_api_that_accepts_and_never_answers_leaves_the_outcome_unknown() {
+    let folder = tempfile::tempdir().unwrap();
+    let ledger = Ledger::start(folder.path());
+    let gateway = Gateway::start(folder.path(), ledger.address, &["--timeout", "200ms"]);
+    let first = gateway.send(Request::charge("k").behave("hang=hung")).await;
+    assert_eq!(first.told(), (504, UNKNOWN.to_owned()));
+    ledger.held("hung").await;
+    assert_eq!(gateway.charge("k").await.told(), (409, UNKNOWN.to_owned()));
+    assert_eq!(ledger.count(), 1);
+}
+
+#[tokio::test]
+async fn an_answer_that_comes_after_the_timeout_still_counts() {
+    let folder = tempfile::tempdir().unwrap();
+    let ledger = Ledger::start(folder.path());
+    let gateway = Gateway::start(folder.path(), ledger.address, &["--timeout", "200ms"]);
+    let first = gateway.send(Request::charge("k").behave("hold=work").header("x-answer", "late")).await;
+    assert_eq!(first.told(), (504, UNKNOWN.to_owned()));
+    assert_eq!(gateway.charge("k").await.told(), (409, UNKNOWN.to_owned()));
+    ledger.held("work").await;
+    ledger.release("work").await;
+    gateway.until_state(&ledger.entries()[0].operation, "completed").await;
+    let retried = gateway.charge("k").await;
+    assert_eq!((retried.status, retried.text().as_str(), retried.is_replayed()), (201, "late", true));
+    assert_eq!(ledger.count(), 1);
+}
+
+#[tokio::test]
+async fn a_reset_after_one_byte_of_the_request_leaves_the_outcome_unknown() {
+    let folder = tempfile::tempdir().unwrap();
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let gateway = Gateway::start(folder.path(), listener.local_addr().unwrap(), &[]);
+    let upstream = async {
+        let (mut socket, _) = listener.accept().await.unwrap();
+        socket.read_u8().await.unwrap();
+        socket.set_zero_linger().unwrap();
+    };
+    let (first, ()) = tokio::join!(gateway.charge("k"), upstream);
+    assert_eq!(first.told(), (502, UNKNOWN.to_owned()));
+    // Nobody accepts any more: a second try of the gateway's would hang here.
+    assert_eq!(gateway.charge("k").await.told(), (409, UNKNOWN.to_owned()));
+}
+
+#[tokio::test]
+async fn a_reset_after_the_whole_request_leaves_the_outcome_unknown() {
+    let folder = tempfile::tempdir().unwrap();
+    let ledger = Ledger::start(folder.path());
+    let gateway = Gateway::start(folder.path(), ledger.address, &[]);
+    let first = gateway.send(Request::charge("k").behave("reset")).await;
+    assert_eq!(first.told(), (502, UNKNOWN.to_owned()));
+    assert_eq!(gateway.charge("k").await.told(), (409, UNKNOWN.to_owned()));
+    assert_eq!(ledger.count(), 1);
+}
+
+#[tokio::test]
+async fn an_api_that_dies_at_work_leaves_the_outcome_unknown_and_is_not_asked_again_when_it_is_back() {
+    let folder = tempfile::tempdir().unwrap();
+    let port = Port::reserve();
+    let start = || Ledger::start_on(folder.path(), &port.address.to_string());
+    let mut ledger = start();
+    let gateway = Gateway::start(folder.path(), port.address, &[]);
+    let mut client = gateway.connect().await;
+    client.write(&Request::charge("k").behave("hold=work").bytes()).await;
+    ledger.held("work").await;
+    ledger.kill();
+    assert_eq!(client.read(false).await.unwrap().told(), (502, UNKNOWN.to_owned()));
+    let ledger = start();
+    assert_eq!(gateway.charge("k").await.told(), (409, UNKNOWN.to_owned()));
+    assert_eq!(gateway.charge("other").await.status, 201);
+    assert_eq!(ledger.count(), 2);
+}
+
+#[tokio::test]
+async fn an_answer_that_breaks_off_is_neither_passed_on_nor_stored() {
+    let folder = tempfile::tempdir().unwrap();
+    let ledger = Ledger::start(folder.path());
+    let gateway = Gateway::start(folder.path(), ledger.address, &[]);
+    for (number, how) in ["truncate", "truncate-chunked"].into_iter().enumerate() {
+        let first = gateway.send(Request::charge(how).behave(how)).await;
+        assert_eq!(first.told(), (502, UNKNOWN.to_owned()), "{how}");
+        assert!(!first.text().contains("{\"cut\"") && !first.text().contains("hello"), "{how}: {first:?}");
+        let retried = gateway.charge(how).await;
+        assert_eq!(retried.told(), (409, UNKNOWN.to_owned()), "{how}");
+        let target = format!("/v1/operations/{}?bodies=true", ledger.entries()[number].operation);
+        let record = gateway.ask_admin(Request::new("GET", &target)).await.json();
+        assert_eq!(record["state"], "unknown", "{how}");
+        assert!(record.get("reply").is_none() && record.get("evidence").is_none(), "{how}: {record}");
+    }
+    assert_eq!(ledger.count(), 2);
+}
+
+#[tokio::test]
+async fn redirects_are_returned_and_never_followed() {
+    let folder = tempfile::tempdir().unwrap();
+    let ledger = Ledger::start(folder.path());
+    let gateway = Gateway::start(folder.path(), ledger.address, &[]);
+    for status in [301, 302, 303, 307, 308] {
+        let (key, how) = (format!("k{status}"), format!("redirect={status}"));
+        let first = gateway.send(Request::charge(&key).behave(&how)).await;
+        assert_eq!((first.status, first.header("location")), (status, "/elsewhere"));
+        let retried = gateway.charge(&key).await;
+        assert_eq!((retried.status, retried.header("location")), (status, "/elsewhere"));
+        assert!(retried.is_replayed());
+    }
+    assert!(ledger.entries().iter().all(|entry| entry.path == "/charges"));
+    assert_eq!(ledger.count(), 5);
+}
+
+#[tokio::test]
+async fn every_final_status_has_its_class() {
+    let folder = tempfile::tempdir().unwrap();
+    let ledger = Ledger::start(folder.path());
+    let gateway = Gateway::start(folder.path(), ledger.address, &[]);
+    for status in 200..=599 {
+        let (key, how) = (format!("k{status}"), format!("status={status}"));
+        let before = ledger.count();
+        let first = gateway.send(Request::charge(&key).behave(&how)).await;
+        let retried = gateway.send(Request::charge(&key).behave(&how)).await;
+        let executed = ledger.count() - before;
+        assert_eq!(first.status, status);
+        assert!(!first.is_replayed());
+        match status {
+            401 | 425 | 429 => {
+                assert_eq!((retried.status, retried.is_replayed(), executed), (status, false, 2));
+            }
+            502..=504 => {
+                assert_eq!(first.code(), UNKNOWN);
+                assert_eq!(first.json()["upstream_status"], status);
+                assert_eq!((retried.told(), executed), ((409, UNKNOWN.to_owned()), 1));
+            }
+            _ => {
+                assert_eq!((retried.status, retried.is_replayed(), executed), (status, true, 1));
+                assert_eq!(retried.body, first.body);
+            }
+        }
+    }
+}
+
+#[tokio::test]
+async fn an_interim_status_is_no_answer() {
+    let folder = tempfile::tempdir().unwrap();
+    let ledger = Ledger::start(folder.path());
+    let gateway = Gateway::start(folder.path(), ledger.address, &["--timeout", "500ms"]);
+    for how in ["status=100", "status=101", "status=102", "status=103", "status=199"] {
+        let first = gateway.send(Request::charge(how).behave(how)).await;
+        assert!(matches!(first.status, 502 | 504) && first.code() == UNKNOWN, "{how}: {first:?}");
+        assert_eq!(gateway.charge(how).await.told(), (409, UNKNOWN.to_owned()), "{how}");
+    }
+    // What was slow to be written down is written down now.
+    assert_eq!(gateway.send(Request::charge("last")).await.status, 201);
+    assert_eq!(ledger.count(), 6);
+}
+
+#[tokio::test]
+async fn an_answer_that_is_too_large_to_keep_was_executed_once_and_says_so_every_time() {
+    let folder = tempfile::tempdir().unwrap();
+    let ledger = Ledger::start(folder.path());
+    let gateway = Gateway::start(folder.path(), ledger.address, &["--max-response-body", "1KiB"]);
+    let fits = gateway.send(Request::charge("fits").behave("big=1024")).await;
+    assert_eq!((fits.status, fits.body.len()), (201, 1024));
+    for (how, status) in [("big=1025", 201), ("big=3000000", 201), ("endless", 200)] {
+        let first = gateway.send(Request::charge(how).behave(how)).await;
+        let retried = gateway.charge(how).await;
+        for answer in [&first, &retried] {
+            assert_eq!(answer.told(), (502, "idempotency_response_too_large".to_owned()), "{how}");
+            assert_eq!(answer.json()["upstream_status"], status, "{how}");
+            assert_eq!(answer.json()["next_action"], "contact", "{how}");
+        }
+        assert!(retried.is_replayed());
+    }
+    assert_eq!(ledger.count(), 4);
+}
+
+#[tokio::test]
+async fn a_stream_of_events_under_a_key_is_executed_once_and_kept_only_if_it_ends_within_the_limit() {
+    let folder = tempfile::tempdir().unwrap();
+    let ledger = Ledger::start(folder.path());
+    // Both events together have 27 bytes.
+    for (limit, kept) in [("26", false), ("27", true)] {
+        let mut gateway = Gateway::start(folder.path(), ledger.address, &["--max-response-body", limit]);
+        ledger.release("more").await;
+        let first = gateway.send(Request::charge(limit).behave("sse=more")).await;
+        let retried = gateway.charge(limit).await;
+        assert_eq!((first.status, &first.body), (retried.status, &retried.body));
+        assert!(retried.is_replayed());
+        if kept {
+            assert_eq!((first.status, first.text().as_str()), (200, "data: first\n\ndata: second\n\n"));
+        } else {
+            assert_eq!(first.told(), (502, "idempotency_response_too_large".to_owned()));
+        }
+        gateway.kill();
+    }
+    assert_eq!(ledger.count(), 2);
+}
+
+#[tokio::test]
+async fn a_route_without_protection_streams_and_is_executed_as_often_as_it_is_asked() {
+    let folder = tempfile::tempdir().unwrap();
+    let ledger = Ledger::start(folder.path());
+    let file = "[[routes]]\nmatch = \"POST /stream\"\nprotect = false\n";
+    std::fs::write(folder.path().join("onceward.toml"), file).unwrap();
+    let gateway = Gateway::start(folder.path(), ledger.address, &["--config", "onceward.toml"]);
+    for _ in 0..2 {
+        let mut client = gateway.connect().await;
+        let request = Request::new("POST", "/stream").header("idempotency-key", "k").behave("sse=next");
+        client.write(&request.body("{}").bytes()).await;
+        let mut head = Vec::new();
+        while !head.ends_with(b"\r\n\r\n") {
+            head.push(client.0.read_u8().await.unwrap());
+        }
+        assert!(head.starts_with(b"HTTP/1.1 200"), "{}", String::from_utf8_lossy(&head));
+        assert_eq!(client.chunk().await.unwrap().unwrap(), b"data: first\n\n");
+        ledger.release("next").await;
+        assert_eq!(client.chunk().await.unwrap().unwrap(), b"data: second\n\n");
+        assert_eq!(client.chunk().await, Some(None));
+    }
+    assert_eq!(ledger.count(), 2);
+    assert!(ledger.entries().iter().all(|entry| entry.operation == "-"));
+}

@@ -1,0 +1,80 @@
+//! A machine that fails: a disk that is full or does not confirm, and clocks that a test moves.
+//!
+//! Libraries that are loaded before the C library stand in for disk and clocks. They are compiled here, as SQLite is.
+
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+/// The same that the store's own tests use.
+const DISK: &str = include_str!("../../../onceward-sqlite/tests/support/disk.c");
+const CLOCK: &str = include_str!("clock.c");
+
+/// What can happen to the machine that a gateway runs on.
+pub struct Faults {
+    folder: PathBuf,
+    libraries: String,
+}
+
+impl Faults {
+    /// A machine on which nothing has happened yet.
+    pub fn new(folder: &Path) -> Self {
+        let libraries = [compile(folder, "disk", DISK), compile(folder, "clock", CLOCK)];
+        Self { folder: folder.to_owned(), libraries: libraries.join(":") }
+    }
+
+    /// Lets a command run on it.
+    pub fn on<'a>(&self, command: &'a mut Command) -> &'a mut Command {
+        command
+            .env("LD_PRELOAD", &self.libraries)
+            .env("DISK_FULL_WHILE", self.folder.join("full"))
+            .env("FAIL_SYNCS_WHILE", self.folder.join("unsynced"))
+            .env("CLOCKS_AHEAD_BY", self.folder.join("clock"))
+    }
+
+    pub fn disk_is_full(&self) {
+        std::fs::write(self.folder.join("full"), "").unwrap();
+    }
+
+    pub fn disk_has_space(&self) {
+        std::fs::remove_file(self.folder.join("full")).unwrap();
+    }
+
+    pub fn syncs_fail(&self) {
+        std::fs::write(self.folder.join("unsynced"), "").unwrap();
+    }
+
+    pub fn syncs_work(&self) {
+        std::fs::remove_file(self.folder.join("unsynced")).unwrap();
+    }
+
+    /// From now on it is so many seconds later than it really is, and they have passed. Timers notice at the next event.
+    pub fn time_passed(&self, seconds: u64) {
+        self.clocks(seconds, seconds);
+    }
+
+    /// From now on the wall clock is so many seconds ahead, but no time has passed.
+    pub fn clock_is_ahead(&self, seconds: u64) {
+        self.clocks(seconds, 0);
+    }
+
+    /// From now on the wall clock and elapsed time are so many seconds ahead of what they really are.
+    pub fn clocks(&self, wall: u64, elapsed: u64) {
+        // Renamed, so that nobody reads half of it.
+        let draft = self.folder.join("clock.new");
+        std::fs::write(&draft, format!("{wall} {elapsed}")).unwrap();
+        std::fs::rename(draft, self.folder.join("clock")).unwrap();
+    }
+}
+
+fn compile(folder: &Path, name: &str, source: &str) -> String {
+    let (file, library) = (folder.join(format!("{name}.c")), folder.join(format!("{name}.so")));
+    std::fs::write(&file, source).unwrap();
+    let compiled = Command::new("cc")
+        .args(["-shared", "-fPIC", "-O1", "-o"])
+        .args([&library, &file])
+        .arg("-ldl")
+        .output()
+        .unwrap();
+    assert!(compiled.status.success(), "{}", String::from_utf8_lossy(&compiled.stderr));
+    library.to_str().unwrap().to_owned()
+}

@@ -1,0 +1,201 @@
+//! A store that fails, is damaged, or is somebody else's.
+
+use std::os::unix::process::ExitStatusExt as _;
+use std::path::Path;
+
+use serde_json::json;
+
+use crate::faults::Faults;
+use crate::harness::{Gateway, Request};
+use crate::ledger::Ledger;
+
+const UNAVAILABLE: &str = "idempotency_store_unavailable";
+const SIGABRT: i32 = 6;
+
+#[tokio::test]
+async fn a_full_disk_at_the_claim_refuses_and_sends_nothing() {
+    let folder = tempfile::tempdir().unwrap();
+    let ledger = Ledger::start(folder.path());
+    let faults = Faults::new(folder.path());
+    let gateway = Gateway::spawn(faults.on(&mut Gateway::command(folder.path(), ledger.address)));
+    faults.disk_is_full();
+    let refused = gateway.charge("k").await;
+    assert_eq!(refused.told(), (503, UNAVAILABLE.to_owned()));
+    assert_ne!(refused.header("retry-after"), "");
+    assert_eq!(refused.json()["next_action"], "retry_same_key");
+    assert_eq!(ledger.count(), 0);
+    faults.disk_has_space();
+    let executed = gateway.charge("k").await;
+    assert_eq!((executed.status, executed.is_replayed()), (201, false), "{executed:?}");
+    assert_eq!(ledger.count(), 1);
+}
+
+#[tokio::test]
+async fn a_full_disk_at_the_completion_holds_the_answer_back_until_it_is_unknown() {
+    let folder = tempfile::tempdir().unwrap();
+    let ledger = Ledger::start(folder.path());
+    let faults = Faults::new(folder.path());
+    let gateway = Gateway::spawn(faults.on(&mut Gateway::command(folder.path(), ledger.address)));
+    let mut client = gateway.connect().await;
+    client.write(&Request::charge("k").behave("hold=work").header("x-answer", "charged").bytes()).await;
+    ledger.held("work").await;
+    faults.disk_is_full();
+    ledger.release("work").await;
+    gateway.until_counted("api_idempotency_store_error_total", 2.0).await;
+    // Longer than anybody is kept waiting.
+    faults.time_passed(15);
+    let told = client.read(false).await.unwrap();
+    assert_eq!(told.told(), (504, "idempotency_outcome_unknown".to_owned()));
+    assert!(!told.text().contains("charged"));
+    // What could not be stored in time is stored when there is space, and is the truth.
+    faults.disk_has_space();
+    let retried = gateway.await_charge("k").await;
+    assert_eq!((retried.status, retried.text().as_str(), retried.is_replayed()), (201, "charged", true));
+    assert_eq!(ledger.count(), 1);
+}
+
+#[tokio::test]
+async fn a_disk_that_is_full_for_a_moment_only_delays_the_answer() {
+    let folder = tempfile::tempdir().unwrap();
+    let ledger = Ledger::start(folder.path());
+    let faults = Faults::new(folder.path());
+    let gateway = Gateway::spawn(faults.on(&mut Gateway::command(folder.path(), ledger.address)));
+    let mut client = gateway.connect().await;
+    client.write(&Request::charge("k").behave("hold=work").bytes()).await;
+    ledger.held("work").await;
+    faults.disk_is_full();
+    ledger.release("work").await;
+    gateway.until_counted("api_idempotency_store_error_total", 1.0).await;
+    faults.disk_has_space();
+    assert_eq!(client.read(false).await.unwrap().status, 201);
+    assert!(gateway.charge("k").await.is_replayed());
+    assert_eq!(ledger.count(), 1);
+}
+
+#[tokio::test]
+async fn a_sync_that_fails_stops_the_process_before_anybody_is_answered() {
+    let folder = tempfile::tempdir().unwrap();
+    let ledger = Ledger::start(folder.path());
+    let faults = Faults::new(folder.path());
+    let start = || Gateway::spawn(faults.on(&mut Gateway::command(folder.path(), ledger.address)));
+    let mut gateway = start();
+    let before = gateway.charge("before").await;
+    assert_eq!(before.status, 201);
+    let mut client = gateway.connect().await;
+    client.write(&Request::charge("k").behave("hold=work").bytes()).await;
+    ledger.held("work").await;
+    faults.syncs_fail();
+    ledger.release("work").await;
+    assert!(client.read(false).await.is_none(), "an answer that is not durable was given");
+    assert_eq!(gateway.ended().signal(), Some(SIGABRT));
+    let log: Vec<String> = gateway.log.iter().collect();
+    assert!(log.iter().any(|line| line.contains("did not confirm a write")), "{log:?}");
+    // While the disk is still ill, it does not start either.
+    let mut again = Gateway::command(folder.path(), ledger.address);
+    let (code, said) = Gateway::refused(faults.on(&mut again));
+    assert_ne!(code, Some(0), "{said}");
+    faults.syncs_work();
+    let gateway = start();
+    let retried = gateway.charge("before").await;
+    assert_eq!((retried.is_replayed(), &retried.body), (true, &before.body));
+    // The completion may or may not have reached the disk; either way it is not done again.
+    let retried = gateway.charge("k").await;
+    assert!(retried.is_replayed() || retried.status == 409, "{retried:?}");
+    assert_eq!(ledger.count(), 2);
+}
+
+#[tokio::test]
+async fn a_flipped_bit_in_a_record_refuses_that_key_alone_and_an_operator_can_resolve_it() {
+    let folder = tempfile::tempdir().unwrap();
+    let ledger = Ledger::start(folder.path());
+    let mut gateway = Gateway::start(folder.path(), ledger.address, &[]);
+    for (key, answer) in [("damaged", "an answer to be damaged"), ("whole", "an answer to be kept")] {
+        let first = gateway.send(Request::charge(key).header("x-answer", answer)).await;
+        assert_eq!(first.status, 201);
+    }
+    gateway.signal("TERM");
+    assert!(gateway.ended().success());
+    flip(&folder.path().join("onceward.db"), b"an answer to be damaged");
+    let gateway = Gateway::start(folder.path(), ledger.address, &[]);
+    let refused = gateway.charge("damaged").await;
+    assert_eq!(refused.told(), (503, UNAVAILABLE.to_owned()));
+    let whole = gateway.charge("whole").await;
+    assert_eq!((whole.is_replayed(), whole.text().as_str()), (true, "an answer to be kept"));
+    assert_eq!(gateway.charge("other").await.status, 201);
+
+    let operation = ledger.entries()[0].operation.clone();
+    let shown = gateway.ask_admin(Request::new("GET", &format!("/v1/operations/{operation}"))).await;
+    assert_eq!(shown.told(), (503, "record_unreadable".to_owned()));
+    let verdict = json!({
+        "verdict": "completed",
+        "reason": "the API shows the charge",
+        "reply": { "status": 201, "headers": {}, "body": "found again" },
+    });
+    let resolved = gateway.resolve(folder.path(), &operation, &verdict).await;
+    assert_eq!(resolved.status, 200, "{resolved:?}");
+    let retried = gateway.charge("damaged").await;
+    assert_eq!((retried.status, retried.text().as_str()), (201, "found again"), "{retried:?}");
+    assert_eq!(ledger.count(), 3);
+}
+
+/// Flips one bit in every copy of these bytes, of which there must be one.
+fn flip(file: &Path, bytes: &[u8]) {
+    let mut content = std::fs::read(file).unwrap();
+    let found: Vec<usize> = (0..content.len()).filter(|start| content[*start..].starts_with(bytes)).collect();
+    assert!(!found.is_empty());
+    for start in found {
+        content[start] ^= 1;
+    }
+    std::fs::write(file, content).unwrap();
+}
+
+#[tokio::test]
+async fn another_scope_namespace_or_secret_is_refused_because_it_would_forget_every_key() {
+    let folder = tempfile::tempdir().unwrap();
+    let ledger = Ledger::start(folder.path());
+    let upstream = format!("http://{}", ledger.address);
+    let command = |identity: &[&str]| {
+        let mut command = Gateway::bare(folder.path());
+        command.args(["--listen", "127.0.0.1:0", "--upstream", &upstream]).args(identity);
+        command.env("TEST_SECRET", "a secret of sixteen bytes or more");
+        command
+    };
+    let mine = ["--scope", "fixed:test"];
+    let mut gateway = Gateway::spawn(&mut command(&mine));
+    assert_eq!(gateway.charge("k").await.status, 201);
+    gateway.kill();
+    let others: [&[&str]; 3] = [
+        &["--scope", "fixed:other"],
+        &["--scope", "fixed:test", "--namespace", "other"],
+        &["--scope", "fixed:test", "--secret", "{ env = \"TEST_SECRET\" }"],
+    ];
+    for other in others {
+        let (code, said) = Gateway::refused(&mut command(other));
+        assert_eq!(code, Some(1), "{other:?}: {said}");
+        assert!(said.contains("every stored key would be forgotten"), "{other:?}: {said}");
+        assert!(said.contains("--accept-identity-change"), "{other:?}: {said}");
+    }
+    let mut gateway = Gateway::spawn(&mut command(&mine));
+    assert!(gateway.charge("k").await.is_replayed());
+    gateway.kill();
+    let accepted = ["--scope", "fixed:other", "--accept-identity-change"];
+    let mut gateway = Gateway::spawn(&mut command(&accepted));
+    assert!(!gateway.charge("k").await.is_replayed());
+    gateway.kill();
+    // It was meant, so that it is known from now on.
+    let gateway = Gateway::spawn(&mut command(&["--scope", "fixed:other"]));
+    assert!(gateway.charge("k").await.is_replayed());
+    assert_eq!(ledger.count(), 2);
+}
+
+#[tokio::test]
+async fn a_second_gateway_on_the_same_file_is_refused() {
+    let folder = tempfile::tempdir().unwrap();
+    let ledger = Ledger::start(folder.path());
+    let gateway = Gateway::start(folder.path(), ledger.address, &[]);
+    let (code, said) = Gateway::refused(&mut Gateway::command(folder.path(), ledger.address));
+    assert_eq!(code, Some(1), "{said}");
+    assert!(said.contains(&gateway.child.id().to_string()), "it does not say who has it: {said}");
+    assert_eq!(gateway.charge("k").await.status, 201);
+    assert_eq!(ledger.count(), 1);
+}
