@@ -10,6 +10,7 @@ mod harness;
 mod keys;
 mod ledger;
 mod observing;
+mod peculiar;
 mod proxying;
 mod readme;
 mod streaming;
