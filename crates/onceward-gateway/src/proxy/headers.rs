@@ -44,7 +44,10 @@ pub(super) fn strip(headers: &mut HeaderMap) {
     // Nearly every `Connection` is one well-known word.
     while let Some(line) = headers.remove(CONNECTION).or_else(|| headers.remove(CONNECTION)) {
         for word in line.as_bytes().split(|byte| *byte == b',') {
-            if let Ok(name) = HeaderName::from_bytes(word.trim_ascii()) {
+            // What the layer said about an operation is not the client's to take away.
+            if let Ok(name) = HeaderName::from_bytes(word.trim_ascii())
+                && !name.as_str().starts_with("onceward-")
+            {
                 headers.remove(name);
             }
         }

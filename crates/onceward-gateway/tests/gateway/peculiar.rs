@@ -39,3 +39,17 @@ async fn no_client_gets_a_tunnel_to_the_api_in_which_it_could_speak_http_past_th
         assert!(!answer.text().to_ascii_lowercase().contains("\r\nupgrade:"), "{protocol}: {answer:?}");
     }
 }
+
+#[tokio::test]
+async fn a_client_cannot_have_an_operations_name_taken_away_on_its_way_to_the_api() {
+    let folder = tempfile::tempdir().unwrap();
+    let ledger = Ledger::start(folder.path());
+    let gateway = Gateway::start(folder.path(), ledger.address, &[]);
+    let nominated = "close, Onceward-Operation, onceward-fence, onceward-attempt, onceward-recovery-point";
+    let answer = gateway.send(Request::charge("k").header("connection", nominated).behave("echo")).await;
+    assert_eq!(answer.status, 201, "{answer:?}");
+    for name in ["operation", "fence", "attempt", "recovery-point"] {
+        let name = format!("\r\nonceward-{name}:");
+        assert!(answer.text().to_ascii_lowercase().contains(&name), "{name}: {answer:?}");
+    }
+}
