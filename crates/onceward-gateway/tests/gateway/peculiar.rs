@@ -53,3 +53,16 @@ async fn a_client_cannot_have_an_operations_name_taken_away_on_its_way_to_the_ap
         assert!(answer.text().to_ascii_lowercase().contains(&name), "{name}: {answer:?}");
     }
 }
+
+#[tokio::test]
+async fn a_body_of_unknown_length_reaches_the_api_whatever_the_method() {
+    let folder = tempfile::tempdir().unwrap();
+    let ledger = Ledger::start(folder.path());
+    let gateway = Gateway::start(folder.path(), ledger.address, &[]);
+    for method in ["GET", "DELETE", "OPTIONS", "POST"] {
+        let head = format!("{method} /search HTTP/1.1\r\nhost: a\r\ntransfer-encoding: chunked\r\n\r\n");
+        let answer = gateway.raw(format!("{head}5\r\nquery\r\n0\r\n\r\n")).await;
+        assert_eq!(answer.status, 201, "{method}: {answer:?}");
+        assert_eq!(ledger.entries().last().unwrap().body, "query", "{method}");
+    }
+}
