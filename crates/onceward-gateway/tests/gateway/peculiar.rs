@@ -66,3 +66,60 @@ async fn a_body_of_unknown_length_reaches_the_api_whatever_the_method() {
         assert_eq!(ledger.entries().last().unwrap().body, "query", "{method}");
     }
 }
+
+#[tokio::test]
+async fn a_client_is_let_go_when_the_api_answers_before_it_has_read_the_body() {
+    let folder = tempfile::tempdir().unwrap();
+    let (listener, address) = listen().await;
+    let gateway = Gateway::start(folder.path(), address, &["--limits-upstream-idle", "1h"]);
+    let mut client = gateway.connect().await;
+    client.write(b"POST /files HTTP/1.1\r\nhost: a\r\ncontent-length: 100000000\r\n\r\nbegun").await;
+    let (mut socket, _) = listener.accept().await.unwrap();
+    head(&mut socket).await;
+    socket.write_all(b"HTTP/1.1 413 Too Large\r\ncontent-length: 0\r\n\r\n").await.unwrap();
+    assert_eq!(client.read(false).await.unwrap().status, 413);
+    // Nobody wants the rest, and both sides are told.
+    assert!(client.closed().await);
+    let mut rest = Vec::new();
+    // A reset is an end as well.
+    let _ended = socket.read_to_end(&mut rest).await;
+    // The next request has a connection of its own, on which nothing is left of this one.
+    let (answer, ()) = tokio::join!(gateway.charge("k"), async {
+        let (mut socket, _) = listener.accept().await.unwrap();
+        assert!(head(&mut socket).await.starts_with("POST /charges "));
+        socket.write_all(b"HTTP/1.1 201 Created\r\ncontent-length: 2\r\n\r\nok").await.unwrap();
+    });
+    assert_eq!((answer.status, answer.text()), (201, "ok".to_owned()));
+}
+
+#[tokio::test]
+async fn a_connection_is_used_again_after_every_kind_of_whole_answer() {
+    let folder = tempfile::tempdir().unwrap();
+    let (listener, address) = listen().await;
+    let gateway = Gateway::start(folder.path(), address, &["--limits-upstream-idle", "1h"]);
+    let api = tokio::spawn(async move {
+        let (mut socket, _) = listener.accept().await.unwrap();
+        for answer in [
+            "200 OK\r\ncontent-length: 2\r\n\r\nok",
+            "200 OK\r\ncontent-length: 0\r\n\r\n",
+            "204 No Content\r\n\r\n",
+            "304 Not Modified\r\ncontent-length: 7\r\n\r\n",
+            "200 OK\r\ntransfer-encoding: chunked\r\n\r\n2\r\nok\r\n0\r\n\r\n",
+            "429 Too Many Requests\r\ncontent-length: 2\r\n\r\nno",
+        ] {
+            for _keyed_or_not in 0..2 {
+                let head = head(&mut socket).await.to_ascii_lowercase();
+                let length = head.split("content-length: ").nth(1).and_then(|rest| rest.split("\r\n").next());
+                let mut body = vec![0; length.map_or(0, |length| length.parse().unwrap())];
+                socket.read_exact(&mut body).await.unwrap();
+                socket.write_all(format!("HTTP/1.1 {answer}").as_bytes()).await.unwrap();
+            }
+        }
+        listener
+    });
+    for number in 0..6 {
+        gateway.charge(&format!("k{number}")).await;
+        gateway.send(Request::new("POST", "/a").body("{}")).await;
+    }
+    api.await.unwrap();
+}
