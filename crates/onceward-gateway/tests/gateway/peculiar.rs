@@ -123,3 +123,36 @@ async fn a_connection_is_used_again_after_every_kind_of_whole_answer() {
     }
     api.await.unwrap();
 }
+
+#[tokio::test]
+async fn what_an_api_sends_after_its_answer_is_never_the_answer_to_the_next_request() {
+    let folder = tempfile::tempdir().unwrap();
+    let (listener, address) = listen().await;
+    let gateway = Gateway::start(folder.path(), address, &[]);
+    let wrong = "HTTP/1.1 200 OK\r\ncontent-length: 5\r\n\r\nwrong";
+    for (number, first) in [
+        "HTTP/1.1 201 Created\r\ncontent-length: 2\r\n\r\nok",
+        "HTTP/1.1 201 Created\r\ntransfer-encoding: chunked\r\n\r\n2\r\nok\r\n0\r\n\r\n",
+        "HTTP/1.1 204 No Content\r\n\r\n",
+        "HTTP/1.1 103 Early Hints\r\n\r\nHTTP/1.1 304 Not Modified\r\ncontent-length: 2\r\n\r\n",
+    ]
+    .into_iter()
+    .enumerate()
+    {
+        let keys = [format!("a{number}"), format!("b{number}")];
+        let (answer, _first_socket) = tokio::join!(gateway.charge(&keys[0]), async {
+            let (mut socket, _) = listener.accept().await.unwrap();
+            head(&mut socket).await;
+            socket.write_all(format!("{first}{wrong}").as_bytes()).await.unwrap();
+            socket
+        });
+        assert!(matches!(answer.status, 201 | 204 | 304), "{answer:?}");
+        let (answer, ()) = tokio::join!(gateway.charge(&keys[1]), async {
+            let (mut socket, _) = listener.accept().await.unwrap();
+            head(&mut socket).await;
+            let right = "HTTP/1.1 201 Created\r\nconnection: close\r\ncontent-length: 5\r\n\r\nright";
+            socket.write_all(right.as_bytes()).await.unwrap();
+        });
+        assert_eq!((answer.status, answer.text()), (201, "right".to_owned()), "{first}");
+    }
+}
