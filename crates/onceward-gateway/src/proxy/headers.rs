@@ -19,14 +19,24 @@ const X_FORWARDED_PROTO: HeaderName = HeaderName::from_static("x-forwarded-proto
 const HOP_BY_HOP: [HeaderName; 7] =
     [KEEP_ALIVE, PROXY_CONNECTION, PROXY_AUTHENTICATE, PROXY_AUTHORIZATION, TE, TRANSFER_ENCODING, UPGRADE];
 
-/// Which protocol a message asks to change to, where it does.
+/// Which protocol a message asks to change to, where it does and may.
 pub(super) fn upgrade_of(headers: &HeaderMap) -> Option<HeaderValue> {
-    let asks = headers.get_all(CONNECTION).iter().any(|line| {
-        line.as_bytes()
-            .split(|byte| *byte == b',')
-            .any(|word| word.trim_ascii().eq_ignore_ascii_case(b"upgrade"))
-    });
-    if asks { headers.get(UPGRADE).cloned() } else { None }
+    let asks = words(headers, &CONNECTION).any(|word| word.eq_ignore_ascii_case(b"upgrade"));
+    let may = !words(headers, &UPGRADE).any(is_http);
+    if asks && may { headers.get(UPGRADE).cloned() } else { None }
+}
+
+/// Whether a protocol is HTTP again, or could carry it. Requests in it would go to the upstream past everything that is
+/// done here: keys, scopes, and what only the gateway may say.
+fn is_http(protocol: &[u8]) -> bool {
+    let name = protocol.split(|byte| *byte == b'/').next().unwrap_or_default();
+    [&b"h2c"[..], b"h2", b"h3", b"http", b"tls"].iter().any(|http| name.eq_ignore_ascii_case(http))
+}
+
+/// The members of a header that is a list.
+fn words<'a>(headers: &'a HeaderMap, name: &HeaderName) -> impl Iterator<Item = &'a [u8]> + use<'a> {
+    let lines = headers.get_all(name).iter();
+    lines.flat_map(|line| line.as_bytes().split(|byte| *byte == b',')).map(<[u8]>::trim_ascii)
 }
 
 /// Takes away what speaks of the connection that a message came on, and what that connection's other end named as such.
@@ -34,7 +44,10 @@ pub(super) fn strip(headers: &mut HeaderMap) {
     // Nearly every `Connection` is one well-known word.
     while let Some(line) = headers.remove(CONNECTION).or_else(|| headers.remove(CONNECTION)) {
         for word in line.as_bytes().split(|byte| *byte == b',') {
-            if let Ok(name) = HeaderName::from_bytes(word.trim_ascii()) {
+            // What the layer said about an operation is not the client's to take away.
+            if let Ok(name) = HeaderName::from_bytes(word.trim_ascii())
+                && !name.as_str().starts_with("onceward-")
+            {
                 headers.remove(name);
             }
         }

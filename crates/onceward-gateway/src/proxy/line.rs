@@ -60,9 +60,10 @@ impl<B: Sendable> Line<B> {
         !self.over && self.sender.is_ready()
     }
 
-    /// Whether another request may be sent on it later.
-    pub(super) fn is_open(&self) -> bool {
-        !self.over && !self.sender.is_closed()
+    /// Whether another request could be sent on it now. It cannot where an answer came before its request was sent to
+    /// the end: nobody would drive the rest, and whoever sends it would be kept waiting.
+    pub(super) fn is_idle(&self) -> bool {
+        !self.over && self.sender.is_ready()
     }
 
     /// Sends a request and waits for the head of its answer.

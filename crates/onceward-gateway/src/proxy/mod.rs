@@ -25,6 +25,7 @@ use std::sync::Arc;
 use std::task::{Context, Poll};
 use std::time::Duration;
 
+use http::header::TRANSFER_ENCODING;
 use http::uri::{PathAndQuery, Uri};
 use http::{HeaderValue, Method, Request, Response, StatusCode};
 use http_body::Body;
@@ -209,6 +210,11 @@ impl<B: Sendable> Shared<B> {
         *request.version_mut() = headers::VERSION;
         headers::strip(request.headers_mut());
         headers::prepare(request.headers_mut(), &self.host, &origin);
+        // Without a word about it, hyper takes such a request for one without a body.
+        let unusual = matches!(*request.method(), Method::GET | Method::HEAD);
+        if unusual && !request.body().is_end_stream() && request.body().size_hint().exact().is_none() {
+            request.headers_mut().insert(TRANSFER_ENCODING, HeaderValue::from_static("chunked"));
+        }
         if let Some(upgrade) = &upgrade {
             upgrade.ask(request.headers_mut());
         }

@@ -46,7 +46,7 @@ impl<B: Sendable> Pool<B> {
 
     /// Takes a line back whose answer was read to its end.
     pub(super) fn give_back(&self, mut line: Line<B>) {
-        if !line.is_open() {
+        if !line.is_idle() {
             return;
         }
         line.idle_since = instant();

@@ -18,6 +18,7 @@ mod keys;
 mod late;
 mod ledger;
 mod observing;
+mod peculiar;
 mod proxying;
 mod readme;
 mod stopping;
