@@ -199,3 +199,23 @@ async fn a_second_gateway_on_the_same_file_is_refused() {
     assert_eq!(gateway.charge("k").await.status, 201);
     assert_eq!(ledger.count(), 1);
 }
+
+#[tokio::test]
+async fn where_a_route_says_so_requests_pass_marked_while_the_store_is_away_and_are_protected_again_after() {
+    let folder = tempfile::tempdir().unwrap();
+    let ledger = Ledger::start(folder.path());
+    let faults = Faults::new(folder.path());
+    let mut command = Gateway::command(folder.path(), ledger.address);
+    let gateway = Gateway::spawn(faults.on(command.args(["--store-down", "pass"])));
+    faults.disk_is_full();
+    for passed in 1..=2 {
+        let answer = gateway.charge("k").await;
+        assert_eq!((answer.status, answer.header("onceward-store")), (201, "unavailable"), "{answer:?}");
+        assert_eq!(ledger.count(), passed);
+    }
+    faults.disk_has_space();
+    let executed = gateway.charge("k").await;
+    assert_eq!((executed.status, executed.header("onceward-store")), (201, ""));
+    assert!(gateway.charge("k").await.is_replayed());
+    assert_eq!(ledger.count(), 3);
+}
