@@ -1,9 +1,9 @@
 //! The configuration: defaults, below a file, below variables, below flags.
 //!
-//! 1. Each of the four is read into a [tree](tree) in which every value knows where it came from.
+//! 1. Each of the four is read into a tree in which every value knows where it came from.
 //! 2. The trees are laid over each other. Keys that nobody knows are taken out and told about.
-//! 3. The tree is read into [typed values](document), and every value that does not fit is told about.
-//! 4. What was read is [checked as a whole](resolve) and becomes [`Settings`].
+//! 3. The tree is read into typed values, and every value that does not fit is told about.
+//! 4. What was read is checked as a whole and becomes [`Settings`].
 //!
 //! Everything that is wrong is told at once, with file and line, flag or variable, and what to write instead.
 
