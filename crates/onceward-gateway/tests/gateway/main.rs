@@ -29,5 +29,6 @@ mod tenants;
 #[cfg(target_os = "linux")]
 mod time;
 mod tls;
+mod tracing;
 mod waiting;
 mod wire;
