@@ -11,7 +11,7 @@ use tokio::net::TcpStream;
 use tokio_rustls::TlsConnector;
 
 use super::error::ProxyError;
-use super::wire::Stream;
+use super::wire::{Socket, Wire};
 use crate::settings::{Limits, Scheme, Upstream};
 
 /// Knows the one place that requests are sent to.
@@ -67,7 +67,7 @@ impl Connector {
     }
 
     /// Every failure here proves that nothing was sent.
-    pub(super) async fn connect(&self) -> Result<Stream, ProxyError> {
+    pub(super) async fn connect(&self) -> Result<Wire, ProxyError> {
         let upstream = || format!("{}:{}", self.address.0, self.address.1);
         tokio::select! {
             biased;
@@ -80,14 +80,15 @@ impl Connector {
         }
     }
 
-    async fn establish(&self) -> io::Result<Stream> {
+    async fn establish(&self) -> io::Result<Wire> {
         let socket = TcpStream::connect((self.address.0.as_str(), self.address.1)).await?;
         // A request is one small write that must not wait for company.
         socket.set_nodelay(true)?;
+        let socket = Socket::new(socket);
         match &self.tls {
-            None => Ok(Stream::Plain(socket)),
+            None => Ok(Wire::Plain(socket)),
             Some((connector, name)) => {
-                Ok(Stream::Tls(Box::new(connector.connect(name.clone(), socket).await?)))
+                Ok(Wire::Tls(Box::new(connector.connect(name.clone(), socket).await?)))
             }
         }
     }

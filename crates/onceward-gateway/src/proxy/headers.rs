@@ -41,16 +41,16 @@ fn words<'a>(headers: &'a HeaderMap, name: &HeaderName) -> impl Iterator<Item = 
 
 /// Takes away what speaks of the connection that a message came on, and what that connection's other end named as such.
 pub(super) fn strip(headers: &mut HeaderMap) {
-    // Nearly every `Connection` is one well-known word.
-    while let Some(line) = headers.remove(CONNECTION).or_else(|| headers.remove(CONNECTION)) {
-        for word in line.as_bytes().split(|byte| *byte == b',') {
-            // What the layer said about an operation is not the client's to take away.
-            if let Ok(name) = HeaderName::from_bytes(word.trim_ascii())
-                && !name.as_str().starts_with("onceward-")
-            {
-                headers.remove(name);
-            }
-        }
+    // Nearly every `Connection` is one well-known word. What the layer said about an operation is not the client's to
+    // take away.
+    let named: Vec<HeaderName> = words(headers, &CONNECTION)
+        .filter(|word| !word.eq_ignore_ascii_case(b"keep-alive") && !word.eq_ignore_ascii_case(b"close"))
+        .filter_map(|word| HeaderName::from_bytes(word).ok())
+        .filter(|name| !name.as_str().starts_with("onceward-"))
+        .collect();
+    headers.remove(CONNECTION);
+    for name in named {
+        headers.remove(name);
     }
     for name in HOP_BY_HOP {
         headers.remove(name);

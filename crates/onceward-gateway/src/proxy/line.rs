@@ -16,7 +16,7 @@ use onceward::time::{Instant, instant};
 
 use super::Sendable;
 use super::error::ProxyError;
-use super::wire::{Gauge, Stream, Wire};
+use super::wire::{Gauge, Wire};
 
 /// What moves a connection's bytes. Hyper's own type for it has no public name.
 type Driver = Pin<Box<dyn Future<Output = Result<(), hyper::Error>> + Send>>;
@@ -42,8 +42,8 @@ pub(super) enum Sent<B> {
 }
 
 impl<B: Sendable> Line<B> {
-    pub(super) async fn open(stream: Stream) -> Result<Self, ProxyError> {
-        let (wire, gauge) = Wire::new(stream);
+    pub(super) async fn open(wire: Wire) -> Result<Self, ProxyError> {
+        let gauge = wire.gauge();
         let (sender, driver) = http1::Builder::new()
             .handshake(TokioIo::new(wire))
             .await

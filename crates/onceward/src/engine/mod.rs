@@ -130,6 +130,8 @@ struct Inner {
     store_clock: StoreClock,
     cache: Cache,
     running: Arc<Running>,
+    /// The same, until what they brought is stored or given up.
+    tenures: Arc<Running>,
     executions: Arc<Semaphore>,
     attached: Arc<Semaphore>,
     give_backs: Arc<Semaphore>,
@@ -269,6 +271,7 @@ impl Engine {
             store_clock: StoreClock::new(options.clock),
             cache: Cache::new(limits.cache_bytes, limits.cache_revalidate, options.instance.name()),
             running: Arc::default(),
+            tenures: Arc::default(),
             executions: Arc::new(Semaphore::new(limits.executions.min(Semaphore::MAX_PERMITS))),
             attached: Arc::new(Semaphore::new(limits.attached.min(Semaphore::MAX_PERMITS))),
             give_backs: Arc::new(Semaphore::new(limits.give_backs.min(Semaphore::MAX_PERMITS))),
@@ -363,6 +366,12 @@ impl Engine {
     /// Where the record of a key in a scope lives.
     pub fn id_of(&self, scope: &Scope, key: &Key) -> RecordId {
         self.inner.identity.id_of(scope, key)
+    }
+
+    /// Whether this process executes the operation, or has an outcome of it that is not stored yet.
+    #[cfg(feature = "http")]
+    pub(crate) fn has(&self, id: RecordId) -> bool {
+        self.inner.tenures.attach(id).is_some()
     }
 
     /// What keys this engine's hashes, for doors that must hash a credential before it becomes a scope.

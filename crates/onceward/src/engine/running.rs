@@ -56,7 +56,9 @@ impl Inner {
             match inner.claim(id, &claim, owner, first).await {
                 Ok(Claimed::Reserved(reservation)) => {
                     let held = reservation.into_held();
+                    let tenure = inner.tenures.begin(id);
                     inner.execute(&held, &claim, work, answer).await;
+                    drop(tenure);
                 }
                 Ok(Claimed::Replay { reply, expires_at }) => {
                     tell(answer, Ok(Round::Done(Ran::Replayed { reply, expires_at })));

@@ -188,7 +188,8 @@ impl<C> Exchange<C> {
         }
     }
 
-    /// Whether a request may go through without protection: only where nothing of its claim can be in the store.
+    /// Whether a request may go through without protection: only where nothing of its claim can be in the store, and nobody
+    /// here works under its key.
     fn passes_on(&self, error: &EngineError) -> bool {
         let policy = &self.ticket.policy;
         let away = match error {
@@ -201,7 +202,10 @@ impl<C> Exchange<C> {
             | EngineError::Stopping
             | EngineError::Contended { .. } => false,
         };
+        let (engine, ticket) = (&self.shared.engine, &self.ticket);
         away && (policy.store_down, policy.key) == (StoreDown::Pass, KeyRule::Optional)
+            // Without a store it is still known what runs here.
+            && !engine.has(engine.id_of(&ticket.scope, &ticket.key))
     }
 
     fn told(&self, problem: &Problem) -> Response<Whole> {

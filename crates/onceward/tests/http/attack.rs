@@ -72,6 +72,31 @@ async fn a_retry_that_saw_the_first_one_running_does_not_go_through_when_the_sto
 }
 
 #[tokio::test(start_paused = true)]
+async fn a_retry_does_not_go_through_while_this_process_still_has_the_first_one() {
+    let away = Arc::new(AtomicBool::new(false));
+    let gone = away.clone();
+    let store = FaultyStore::new(memory(), move |_| {
+        if gone.load(Ordering::SeqCst) { Fault::Unavailable } else { Fault::None }
+    });
+    let world = world_on(store, Policy { store_down: StoreDown::Pass, ..Policy::default() }).await;
+    let sender = world.clone();
+    let first = tokio::spawn(async move { sender.send(doing("hang", "k", "{}")).await });
+    world.upstream.began.notified().await;
+    away.store(true, Ordering::SeqCst);
+    let refused = (503, "idempotency_store_unavailable".to_owned());
+    assert_eq!((world.send(post("k", "{}")).await.problem(), world.ledger()), (refused.clone(), 1));
+    // Its answer is there and cannot be stored yet, so its caller was told to wait.
+    world.upstream.go.notify_one();
+    assert_eq!(first.await.unwrap().problem(), (504, "idempotency_outcome_unknown".to_owned()));
+    assert_eq!((world.send(post("k", "{}")).await.problem(), world.ledger()), (refused, 1));
+    assert_eq!(world.send(post("other", "{}")).await.header("onceward-store"), Some("unavailable"));
+    away.store(false, Ordering::SeqCst);
+    onceward::time::sleep(SECOND * 60).await;
+    assert!(world.send(post("k", "{}")).await.is_replay());
+    assert_eq!(world.ledger(), 2);
+}
+
+#[tokio::test(start_paused = true)]
 async fn work_that_is_taken_over_goes_by_the_lease_that_it_was_claimed_with() {
     let on_lapse = OnLapse::Resume { attempts: 3, within: SECOND * 600 };
     let world = world(Policy { on_lapse, ..Policy::default() }).await;
