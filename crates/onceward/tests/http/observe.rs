@@ -30,13 +30,16 @@ fn went_through(world: &World, got: &Got) {
 
 #[tokio::test(start_paused = true)]
 async fn everything_is_executed_and_what_would_have_happened_is_counted() {
-    use Observation::{Completed, Created, Lost, Mismatch, Reclaimed, Released, ReplayedFromCache, Unknown};
+    use Observation::{
+        Completed, Created, Lost, Mismatch, Reclaimed, ReconcileScheduled, Released, ReplayedFromCache,
+        Unknown,
+    };
     let (world, heard) = observed(watching()).await;
     for (number, (request, would)) in [
         (doing("headers", "a", "{}"), vec![Created, Completed]),
         (doing("", "a", "{}"), vec![ReplayedFromCache]),
         (doing("", "a", "[]"), vec![Mismatch]),
-        (doing("status:503", "b", "{}"), vec![Created, Lost]),
+        (doing("status:503", "b", "{}"), vec![Created, ReconcileScheduled, Lost]),
         (doing("", "b", "{}"), vec![Unknown]),
         (doing("status:429", "c", "{}"), vec![Created, Released]),
         (doing("", "c", "{}"), vec![Reclaimed, Completed]),

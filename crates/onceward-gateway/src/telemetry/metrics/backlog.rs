@@ -118,6 +118,10 @@ impl Pass {
                 continue;
             };
             let State::Unknown { since, letter, .. } = &record.state else { continue };
+            // A route that only observes has nothing that anybody could settle.
+            if record.subject.is_shadow() {
+                continue;
+            }
             let counted = &mut self.counted[routes.place(&record.subject.route)];
             counted.count += 1.0;
             counted.dead += match letter {
