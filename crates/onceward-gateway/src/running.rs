@@ -28,6 +28,9 @@ use crate::telemetry::traces::Tracer;
 /// sends a byte now and then.
 const WHOLE_BODY: Duration = Duration::from_secs(60);
 
+/// How long an answer may come after its timeout and still count. Meanwhile it holds a connection to the upstream, and an
+/// upstream that hangs must not hold them all for long.
+const LINGER: Duration = Duration::from_secs(30);
 /// Answers that only have to be written after the last work has ended.
 const LAST_ANSWERS: Duration = Duration::from_secs(2);
 
@@ -221,6 +224,7 @@ fn unopened(error: OpenError) -> Failure {
 fn engine_limits(settings: &Settings) -> EngineLimits {
     let defaults = EngineLimits::default();
     EngineLimits {
+        linger: LINGER,
         cache_bytes: settings.limits.cache_bytes,
         reply_bytes: defaults.reply_bytes.max(settings.limits.reply_bytes),
         ..defaults
