@@ -30,7 +30,7 @@ pub enum OpenError {
     },
     /// The file is in use.
     #[error(
-        "the store {path:?} is already open in {}: a store belongs to one process at a time. Stop that one, give this one a file of its own, or use PostgreSQL to share a store",
+        "the store {path:?} is already open in {}: a store belongs to one process at a time. Stop that one, or give this one a file of its own",
         match .holder { Some(pid) => format!("the process {pid}"), None => "another process".to_owned() }
     )]
     InUse {

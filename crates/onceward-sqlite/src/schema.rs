@@ -54,6 +54,7 @@ pub(crate) fn open_writer(path: &Path, options: &Options) -> Result<Connection, 
     };
     let flags =
         OpenFlags::SQLITE_OPEN_READ_WRITE | OpenFlags::SQLITE_OPEN_CREATE | OpenFlags::SQLITE_OPEN_NO_MUTEX;
+    keep_to_the_owner(path);
     let mut connection = Connection::open_with_flags(path, flags).map_err(failed)?;
     // Before anything is read: closing a file that is then refused must not move its log.
     connection.set_db_config(DbConfig::SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, true).map_err(failed)?;
@@ -79,6 +80,19 @@ pub(crate) fn open_writer(path: &Path, options: &Options) -> Result<Connection, 
         create(&mut connection).map_err(failed)?;
     }
     Ok(connection)
+}
+
+/// A new file holds other people's answers, so only its owner may read it; SQLite gives its log the same rights. A file that is
+/// there keeps the rights that somebody gave it.
+fn keep_to_the_owner(path: &Path) {
+    let mut options = std::fs::OpenOptions::new();
+    options.write(true).create_new(true);
+    #[cfg(unix)]
+    std::os::unix::fs::OpenOptionsExt::mode(&mut options, 0o600);
+    if let Err(error) = options.open(path) {
+        // It is there already, or SQLite is about to tell what is wrong with the place.
+        tracing::trace!(%error, "no new file was made");
+    }
 }
 
 /// Opens a store for reading. Readers see every commit that was acknowledged before they began.

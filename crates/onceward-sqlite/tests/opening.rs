@@ -204,3 +204,17 @@ fn a_store_whose_tables_are_damaged_is_refused_when_it_is_opened() {
     Connection::open(&path).unwrap().execute_batch("DELETE FROM meta").unwrap();
     assert!(matches!(refused(&path), OpenError::Failed { .. }));
 }
+
+#[cfg(unix)]
+#[test]
+fn a_new_store_is_readable_by_its_owner_only() {
+    use std::os::unix::fs::PermissionsExt as _;
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("private.db");
+    let store = SqliteStore::open(&path, Options::default()).unwrap();
+    for name in ["private.db", "private.db-wal"] {
+        let mode = std::fs::metadata(folder.path().join(name)).unwrap().permissions().mode();
+        assert_eq!(mode & 0o777, 0o600, "{name}");
+    }
+    drop(store);
+}

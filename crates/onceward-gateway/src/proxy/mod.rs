@@ -167,6 +167,8 @@ impl<B: Sendable> Shared<B> {
         let (response, line) = self.send(request, operation).await?;
         let mut lent = Some(Lent { line, pool: self.pool.clone(), permit });
         let (mut head, body) = response.into_parts();
+        // An old upstream's version is its own: to the client this side speaks.
+        head.version = headers::VERSION;
         if head.status == StatusCode::SWITCHING_PROTOCOLS {
             upgrade::switch(upgrade, &mut head, lent.take())?;
         } else {
