@@ -242,6 +242,10 @@ async fn one(api: &Api, socket: &mut TcpStream) -> Option<After> {
         "hop" => answer.headers.push_str(
             "connection: x-hop\r\nx-hop: 1\r\nkeep-alive: timeout=5\r\nproxy-authenticate: x\r\nx-end: 1\r\n",
         ),
+        "old" => {
+            socket.write_all(b"HTTP/1.0 200 OK\r\n\r\nold").await.ok()?;
+            return Some(After::Close);
+        }
         "trailers" => {
             let head = "HTTP/1.1 200 OK\r\ntrailer: x-sum\r\ntransfer-encoding: chunked\r\n\r\n";
             socket.write_all(format!("{head}4\r\nbody\r\n0\r\nx-sum: 42\r\n\r\n").as_bytes()).await.ok()?;

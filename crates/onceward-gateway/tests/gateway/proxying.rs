@@ -197,3 +197,16 @@ async fn each_flavour_has_its_own_statuses_and_headers() {
     }
     assert_eq!(ledger.count(), 2);
 }
+
+#[tokio::test]
+async fn a_client_is_spoken_to_in_this_sides_version_however_old_the_api_is() {
+    use tokio::io::AsyncReadExt as _;
+    let folder = tempfile::tempdir().unwrap();
+    let ledger = Ledger::start(folder.path());
+    let gateway = Gateway::start(folder.path(), ledger.address, &[]);
+    let mut client = gateway.connect().await;
+    client.write(&Request::new("GET", "/").behave("old").bytes()).await;
+    let mut version = [0; 8];
+    client.0.read_exact(&mut version).await.unwrap();
+    assert_eq!(&version, b"HTTP/1.1");
+}
