@@ -72,9 +72,11 @@ pub(super) enum Upgrade {
 impl Head {
     /// Reads on. The bytes always begin with the head's first; `None` asks for more of them.
     pub(super) fn read(&mut self, bytes: &[u8], limits: &HeadLimits) -> Result<Option<Complete>, Refusal> {
-        // A long line that comes byte by byte would otherwise be read from its beginning with each.
-        let fresh = &bytes[self.searched..];
-        if self.searched > 0 && !fresh.contains(&b'\n') && !fresh.contains(&b'\r') {
+        // A long line that comes byte by byte would otherwise be read from its beginning with each. Only in the middle of a
+        // field, and only for what may stand anywhere in one: what must be refused is refused at once, however it comes.
+        let (seen, fresh) = bytes.split_at(self.searched.min(bytes.len()));
+        let in_a_field = self.version.is_some() && seen.len() > self.line && !seen.ends_with(b"\r");
+        if in_a_field && fresh.iter().all(|byte| is_token(*byte)) {
             return self.incomplete(bytes, limits);
         }
         if self.version.is_none() && !self.request_line(bytes, limits)? {
