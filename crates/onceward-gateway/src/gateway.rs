@@ -150,7 +150,8 @@ fn broken_off(error: &ProxyError) -> Option<&front::BodyError> {
     None
 }
 
-/// The answer to a request without a key that got none from the upstream.
+/// The answer to a request that got none from the upstream and is not protected: it has no key, or the store is away and its
+/// route lets it pass.
 fn failed(error: &ProxyError) -> Response<Full<Bytes>> {
     let failure = error.failure();
     let body = broken_off(error);
@@ -158,7 +159,7 @@ fn failed(error: &ProxyError) -> Response<Full<Bytes>> {
         // Nothing is wrong with the upstream.
         Some(body) => tracing::debug!(error = %body, "a request without a key was not sent whole"),
         None => {
-            tracing::warn!(%error, proves = ?failure, "a request without a key got no answer from the upstream");
+            tracing::warn!(%error, proves = ?failure, "an unprotected request got no answer from the upstream");
         }
     }
     let (status, code, title) = match (failure, error, body) {
@@ -184,7 +185,7 @@ fn failed(error: &ProxyError) -> Response<Full<Bytes>> {
     let detail = match failure {
         Failure::NotExecuted => "Nothing was sent to the service.",
         Failure::TimedOut | Failure::Broken => {
-            "The service may have acted on it. A request with an Idempotency-Key could be sent again safely."
+            "The service may have acted on it, and nothing is remembered of it here: find out before it is sent again."
         }
     };
     let body = json!({
