@@ -11,7 +11,7 @@ pub(crate) enum Walk {
     Reconcile,
     /// What has an expiry, by it.
     Expiry,
-    /// What has an expiry within one minute of many, by the order of the first claims.
+    /// What has an expiry within one span of many, by the order of the first claims.
     Crowd,
     /// Everything, by the order of the first claims.
     All,

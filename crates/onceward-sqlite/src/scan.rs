@@ -20,7 +20,7 @@ const PAGE_BYTES_MAX: usize = 4 << 20;
 /// So many rows are looked at for one page, whether they are asked for or not. A page may therefore be empty and still
 /// have a next one: a search through millions of rows must not keep the log from being moved, nor other lists waiting.
 const PAGE_LOOKS_MAX: usize = 10_000;
-/// A minute with more expiries than this is listed when it is over, in the order of the first claims: sorting it for every
+/// A span with more expiries than this is listed when it is over, in the order of the first claims: sorting it for every
 /// page of it, or passing over those whose time has not come, would cost more than the order is worth to a sweeper.
 const CROWD: i64 = 2_000;
 
@@ -87,7 +87,7 @@ fn walks(which: &Which) -> &'static [Walk] {
     }
 }
 
-/// Rows of a walk that are due by ?1 and stand after (?2, ?3); of expiries those of one minute. Each names its index, so
+/// Rows of a walk that are due by ?1 and stand after (?2, ?3); of expiries those of one span. Each names its index, so
 /// that a list never becomes a search through the whole table.
 const fn rows_of(walk: Walk) -> &'static str {
     match walk {
@@ -106,14 +106,14 @@ const fn rows_of(walk: Walk) -> &'static str {
         Walk::Expiry => {
             "SELECT number, due_at, id, version, state, created_at, record FROM operations
              INDEXED BY operations_expiry
-             WHERE state IN ('completed', 'failed_retryable') AND due_at >> 26 = ?2 >> 26
+             WHERE state IN ('completed', 'failed_retryable') AND due_at >> 30 = ?2 >> 30
                AND due_at <= ?1 AND (due_at, number) > (?2, ?3)
              ORDER BY due_at, number"
         }
         Walk::Crowd => {
             "SELECT number, due_at, id, version, state, created_at, record FROM operations
              INDEXED BY operations_expiry
-             WHERE state IN ('completed', 'failed_retryable') AND due_at >> 26 = ?2 >> 26
+             WHERE state IN ('completed', 'failed_retryable') AND due_at >> 30 = ?2 >> 30
                AND due_at <= ?1 AND number > ?3
              ORDER BY number"
         }
@@ -125,16 +125,16 @@ const fn rows_of(walk: Walk) -> &'static str {
     }
 }
 
-/// In microseconds, and a power of two, as the index has it.
-const MINUTE: i64 = 1 << 26;
+/// Eighteen minutes: in microseconds, and a power of two, as the index has it.
+const SPAN: i64 = 1 << 30;
 
-const NEXT_MINUTE: &str = "SELECT due_at >> 26 FROM operations INDEXED BY operations_expiry
-     WHERE state IN ('completed', 'failed_retryable') AND due_at >> 26 > ?1 >> 26 AND due_at >> 26 <= ?2 >> 26
-     ORDER BY due_at >> 26 LIMIT 1";
+const NEXT_SPAN: &str = "SELECT due_at >> 30 FROM operations INDEXED BY operations_expiry
+     WHERE state IN ('completed', 'failed_retryable') AND due_at >> 30 > ?1 >> 30 AND due_at >> 30 <= ?2 >> 30
+     ORDER BY due_at >> 30 LIMIT 1";
 
-const EXPIRIES_OF_MINUTE: &str = "SELECT count(*) FROM (
+const EXPIRIES_OF_SPAN: &str = "SELECT count(*) FROM (
      SELECT 1 FROM operations INDEXED BY operations_expiry
-     WHERE state IN ('completed', 'failed_retryable') AND due_at >> 26 = ?1 >> 26 LIMIT ?2)";
+     WHERE state IN ('completed', 'failed_retryable') AND due_at >> 30 = ?1 >> 30 LIMIT ?2)";
 
 /// A page while it is being filled.
 struct Filling<'a> {
@@ -152,10 +152,10 @@ impl Filling<'_> {
     fn fill(&mut self) -> rusqlite::Result<()> {
         self.walk()?;
         while self.page.next.is_none() && matches!(self.at.walk, Walk::Expiry | Walk::Crowd) {
-            let Some(minute) = self.next_minute()? else { break };
-            let start = minute << 26;
+            let Some(span) = self.next_span()? else { break };
+            let start = span << 30;
             let crowded = self.is_crowded(start)?;
-            if crowded && start.saturating_add(MINUTE) > self.until {
+            if crowded && start.saturating_add(SPAN) > self.until {
                 break;
             }
             let walk = if crowded { Walk::Crowd } else { Walk::Expiry };
@@ -184,15 +184,15 @@ impl Filling<'_> {
         Ok(())
     }
 
-    /// The first minute after the present one in which something expires and whose time has come.
-    fn next_minute(&self) -> rusqlite::Result<Option<i64>> {
-        let mut statement = self.connection.prepare_cached(NEXT_MINUTE)?;
+    /// The first span after the present one in which something expires and whose time has come.
+    fn next_span(&self) -> rusqlite::Result<Option<i64>> {
+        let mut statement = self.connection.prepare_cached(NEXT_SPAN)?;
         statement.query_row([self.at.due_at, self.until], |row| row.get(0)).optional()
     }
 
-    fn is_crowded(&self, minute: i64) -> rusqlite::Result<bool> {
-        let mut statement = self.connection.prepare_cached(EXPIRIES_OF_MINUTE)?;
-        let expiries: i64 = statement.query_row([minute, CROWD + 1], |row| row.get(0))?;
+    fn is_crowded(&self, start: i64) -> rusqlite::Result<bool> {
+        let mut statement = self.connection.prepare_cached(EXPIRIES_OF_SPAN)?;
+        let expiries: i64 = statement.query_row([start, CROWD + 1], |row| row.get(0))?;
         Ok(expiries > CROWD)
     }
 }

@@ -12,7 +12,7 @@ use crate::{OpenError, Options};
 /// "Once" in ASCII. `file` and `sqlite3` show it; a database with another one belongs to another program.
 pub(crate) const APPLICATION_ID: i64 = 0x4f6e_6365;
 /// Rises with every change of the tables.
-pub(crate) const SCHEMA: i64 = 1;
+pub(crate) const SCHEMA: i64 = 2;
 
 /// `number` is the order of the first claims. New rows go to the end of the table, where their neighbours have just been
 /// written too; only the index on `id` is written all over. `state` is the record's state by name. `due_at` is when the
@@ -21,8 +21,9 @@ pub(crate) const SCHEMA: i64 = 1;
 /// other columns repeat what is searched for.
 ///
 /// Expiries are spread over half an hour or more, and an index in their exact order would be written all over too. It is
-/// kept to the minute instead (2²⁶ µs, or 67 s): within a minute rows stand in the order of their claims, so that each of
-/// these minutes is written at its end. That saved a fifth of all the work of a claim and its completion.
+/// kept to spans of 2³⁰ µs instead, which are eighteen minutes: within a span rows stand in the order of their claims, so
+/// that each is written at its end, and what is completed at any time falls into three of them at most. One page for each
+/// completion was a third of everything that was written.
 const TABLES: &str = "
     CREATE TABLE operations (
         number     INTEGER PRIMARY KEY,
@@ -36,12 +37,18 @@ const TABLES: &str = "
     CREATE UNIQUE INDEX operations_id ON operations (id);
     CREATE INDEX operations_leases ON operations (due_at) WHERE state = 'in_progress';
     CREATE INDEX operations_reconcile ON operations (due_at) WHERE state = 'unknown';
-    CREATE INDEX operations_expiry ON operations (due_at >> 26) WHERE state IN ('completed', 'failed_retryable');
+    CREATE INDEX operations_expiry ON operations (due_at >> 30) WHERE state IN ('completed', 'failed_retryable');
     CREATE TABLE meta (
         name  TEXT PRIMARY KEY,
         value INTEGER NOT NULL
     ) STRICT;
     INSERT INTO meta (name, value) VALUES ('versions_reserved', 0);
+";
+
+/// The first schema kept expiries to the minute.
+const FROM_1_TO_2: &str = "
+    DROP INDEX operations_expiry;
+    CREATE INDEX operations_expiry ON operations (due_at >> 30) WHERE state IN ('completed', 'failed_retryable');
 ";
 
 /// Opens the file for writing, and makes it a store if it is new. A file that is not a store is left as it is.
@@ -61,7 +68,7 @@ pub(crate) fn open_writer(path: &Path, options: &Options) -> Result<Connection, 
     connection.busy_timeout(options.lock_wait).map_err(failed)?;
     let found = inspect(&connection).map_err(failed)?;
     match found {
-        Found::Nothing | Found::Store(SCHEMA) => {}
+        Found::Nothing | Found::Store(1..=SCHEMA) => {}
         Found::Store(schema) => {
             return Err(OpenError::Newer { path: path.to_owned(), found: schema, known: SCHEMA });
         }
@@ -76,8 +83,10 @@ pub(crate) fn open_writer(path: &Path, options: &Options) -> Result<Connection, 
     }
     configure(&connection, path, options, options.cache_bytes)?;
     empty_log(&connection, path).map_err(failed)?;
-    if found == Found::Nothing {
-        create(&mut connection).map_err(failed)?;
+    match found {
+        Found::Nothing => create(&mut connection).map_err(failed)?,
+        Found::Store(1) => upgrade(&mut connection, FROM_1_TO_2, 2).map_err(failed)?,
+        Found::Store(_) | Found::Other(_) => {}
     }
     Ok(connection)
 }
@@ -186,5 +195,13 @@ fn create(connection: &mut Connection) -> rusqlite::Result<()> {
     transaction.execute_batch(TABLES)?;
     transaction.pragma_update(None, "application_id", APPLICATION_ID)?;
     transaction.pragma_update(None, "user_version", SCHEMA)?;
+    transaction.commit()
+}
+
+/// In one transaction: a crash leaves the old schema or the new one.
+fn upgrade(connection: &mut Connection, statements: &str, schema: i64) -> rusqlite::Result<()> {
+    let transaction = connection.transaction_with_behavior(rusqlite::TransactionBehavior::Immediate)?;
+    transaction.execute_batch(statements)?;
+    transaction.pragma_update(None, "user_version", schema)?;
     transaction.commit()
 }

@@ -71,11 +71,11 @@ impl Fixture {
 
 const EXPIRED: Which = Which::Due(Due::Expired);
 /// The store keeps expiries in spans of this many microseconds.
-const MINUTE: u64 = 1 << 26;
+const SPAN: u64 = 1 << 30;
 
 /// The beginning of the n-th of these spans after the start.
-fn minute(n: u64) -> Timestamp {
-    Timestamp::from_micros((sample::START.as_micros() / MINUTE + 1 + n) * MINUTE)
+fn span(n: u64) -> Timestamp {
+    Timestamp::from_micros((sample::START.as_micros() / SPAN + 1 + n) * SPAN)
 }
 
 fn expiring(at: Timestamp) -> Record {
@@ -83,17 +83,17 @@ fn expiring(at: Timestamp) -> Record {
 }
 
 #[test]
-fn a_crowded_minute_is_listed_when_it_is_over_and_loses_and_repeats_nothing() {
+fn a_crowded_span_is_listed_when_it_is_over_and_loses_and_repeats_nothing() {
     let fixture = fixture();
     // Later claims expire earlier.
-    let crowd = (0..2_500).map(|n| expiring(minute(0).after(Duration::from_millis(2_500 - n))));
+    let crowd = (0..2_500).map(|n| expiring(span(0).after(Duration::from_millis(2_500 - n))));
     let crowd = fixture.put_all(0, crowd);
     let before = fixture.put_all(10_000, [expiring(sample::START)]);
-    let after = fixture.put_all(20_000, [5, 3, 4].map(|s| expiring(minute(1).after(Duration::from_secs(s)))));
+    let after = fixture.put_all(20_000, [5, 3, 4].map(|s| expiring(span(1).after(Duration::from_secs(s)))));
 
-    fixture.clock.set(minute(0).after(Duration::from_secs(10)));
-    assert_eq!(fixture.list(&EXPIRED, 700), before, "the crowd waits for the end of its minute");
-    fixture.clock.set(minute(2));
+    fixture.clock.set(span(0).after(Duration::from_secs(10)));
+    assert_eq!(fixture.list(&EXPIRED, 700), before, "the crowd waits for the end of its span");
+    fixture.clock.set(span(2));
     for limit in [1_000, 700, usize::MAX] {
         let listed = fixture.list(&EXPIRED, limit);
         assert_eq!(listed[..1], before);

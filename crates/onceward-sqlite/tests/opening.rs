@@ -162,11 +162,32 @@ fn a_file_of_a_newer_version_is_refused_and_left_as_it_is() {
     let directory = tempfile::tempdir().unwrap();
     let path = directory.path().join("onceward.db");
     drop(open(&path));
-    Connection::open(&path).unwrap().execute_batch("PRAGMA user_version = 2").unwrap();
+    Connection::open(&path).unwrap().execute_batch("PRAGMA user_version = 3").unwrap();
     let error = refused(&path);
-    assert!(matches!(error, OpenError::Newer { found: 2, known: 1, .. }), "{error}");
-    Connection::open(&path).unwrap().execute_batch("PRAGMA user_version = 1").unwrap();
+    assert!(matches!(error, OpenError::Newer { found: 3, known: 2, .. }), "{error}");
+    Connection::open(&path).unwrap().execute_batch("PRAGMA user_version = 2").unwrap();
     drop(open(&path));
+}
+
+#[test]
+fn a_file_of_the_first_schema_is_brought_up_to_date_and_keeps_its_records() {
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("onceward.db");
+    let store = open(&path);
+    put(&store, sample::id(1), None, sample::record("k"));
+    drop(store);
+    let first = "DROP INDEX operations_expiry;
+        CREATE INDEX operations_expiry ON operations (due_at >> 26) WHERE state IN ('completed', 'failed_retryable');
+        PRAGMA user_version = 1";
+    Connection::open(&path).unwrap().execute_batch(first).unwrap();
+    drop(open(&path));
+    let connection = Connection::open(&path).unwrap();
+    let index = "SELECT sql FROM sqlite_schema WHERE name = 'operations_expiry'";
+    let index: String = connection.query_row(index, [], |row| row.get(0)).unwrap();
+    assert!(index.contains("due_at >> 30"), "{index}");
+    let records = "SELECT count(*) FROM operations";
+    assert_eq!(connection.query_row(records, [], |row| row.get::<_, i64>(0)).unwrap(), 1);
+    assert_eq!(connection.pragma_query_value(None, "user_version", |row| row.get::<_, i64>(0)).unwrap(), 2);
 }
 
 #[test]
@@ -178,7 +199,7 @@ fn a_store_tells_tools_what_it_is_and_how_it_is_kept() {
     let other = Connection::open(&path).unwrap();
     let pragma = |name| other.pragma_query_value(None, name, |row| row.get::<_, i64>(0)).unwrap();
     assert_eq!(pragma("application_id").to_be_bytes()[4..], *b"Once");
-    assert_eq!(pragma("user_version"), 1);
+    assert_eq!(pragma("user_version"), 2);
     let mode: String = other.pragma_query_value(None, "journal_mode", |row| row.get(0)).unwrap();
     assert_eq!(mode, "wal");
     let row = "SELECT state, due_at, length(id) FROM operations";
