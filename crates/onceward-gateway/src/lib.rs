@@ -10,6 +10,7 @@ pub mod proxy;
 pub mod running;
 pub mod serve;
 pub mod settings;
+pub mod stores;
 pub mod telemetry;
 
 /// Whatever stops a command, in a sentence.

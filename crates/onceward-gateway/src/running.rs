@@ -5,12 +5,10 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use onceward::http::IdempotencyLayer;
-use onceward::store::Store;
 use onceward::{
-    Engine, EngineOptions, Identity, IdentityChange, IdentityRefused, Limits as EngineLimits, MemoryStore,
-    Observation, Observer, OpenError, RecordId, Sweeping,
+    Engine, EngineOptions, Identity, IdentityChange, IdentityRefused, Limits as EngineLimits, Observation,
+    Observer, OpenError, RecordId, Sweeping,
 };
-use onceward_sqlite::{Options, SqliteStore};
 use tokio::net::TcpListener;
 use tokio::sync::watch;
 use tokio::task::JoinHandle;
@@ -20,7 +18,8 @@ use crate::admin::{self, AdminState, Readiness, Tokens};
 use crate::front::{Ended, Front, tls};
 use crate::gateway::Gateway;
 use crate::proxy::Proxy;
-use crate::settings::{Settings, StoreUrl};
+use crate::settings::Settings;
+use crate::stores::{self, Opened};
 use crate::telemetry::metrics::Metrics;
 use crate::telemetry::traces::Tracer;
 
@@ -43,7 +42,7 @@ pub struct Running {
     pub admin: SocketAddr,
     settings: Settings,
     engine: Engine,
-    store: Kept,
+    store: Opened,
     gateway: Gateway,
     tracer: Tracer,
     readiness: Readiness,
@@ -58,13 +57,6 @@ enum Stage {
     Open,
     Draining,
     Over,
-}
-
-/// The store itself, to be closed at the end.
-#[derive(Debug)]
-enum Kept {
-    Memory,
-    Sqlite(SqliteStore),
 }
 
 /// A change that a running gateway cannot take.
@@ -98,7 +90,8 @@ impl Running {
         let metrics = Metrics::new(settings.routes.names())?;
         let listener = listen("listen", settings.listen).await?;
         let operators = listen("admin.listen", settings.admin.listen).await?;
-        let (store, kept) = open(&settings.store, &metrics)?;
+        let store = Opened::open(&settings.store).await?;
+        store.measure(&metrics);
         let tokens = Tokens::of(&settings)?;
 
         let mut identity = Identity::new(&settings.namespace, &settings.scope.to_string())?;
@@ -107,12 +100,15 @@ impl Running {
         }
         let mut all = observers;
         all.push(metrics.observer());
-        let options = EngineOptions::new()?
+        let mut options = EngineOptions::new()?
             .identity_change(identity_change)
             .observer(Arc::new(All(all)))
             .sweeping(Sweeping { expiry: settings.expiry, ..Sweeping::default() })
             .limits(engine_limits(&settings));
-        let engine = Engine::open(metrics.measured(store), identity, options).await.map_err(unopened)?;
+        if let Some(cache) = stores::cache(&settings).await? {
+            options = options.shared_cache(cache);
+        }
+        let engine = Engine::open(metrics.measured(store.store()), identity, options).await.map_err(unopened)?;
         let layer = layer(&engine, &settings)?;
         let gateway = Gateway::new(layer, proxy, metrics.clone(), tracer.clone());
 
@@ -134,7 +130,7 @@ impl Running {
             admin,
             settings,
             engine,
-            store: kept,
+            store,
             gateway,
             tracer,
             readiness,
@@ -174,10 +170,7 @@ impl Running {
             tracing::error!(%error, "the admin listener panicked, which is a bug: please report it");
         }
         self.tracer.shut_down().await;
-        match self.store {
-            Kept::Memory => {}
-            Kept::Sqlite(store) => store.close().await,
-        }
+        self.store.close().await;
     }
 }
 
@@ -191,23 +184,6 @@ async fn listen(key: &str, address: SocketAddr) -> Result<TcpListener, Failure> 
         format!("{key} = \"{address}\" cannot be listened on: {error}. Choose another address or port, or stop what uses it")
             .into()
     })
-}
-
-fn open(url: &StoreUrl, metrics: &Metrics) -> Result<(Arc<dyn Store>, Kept), Failure> {
-    match url {
-        StoreUrl::Memory => {
-            tracing::warn!(
-                "store = \"memory:\" forgets everything when the gateway ends: retries then execute again"
-            );
-            Ok((Arc::new(MemoryStore::default()), Kept::Memory))
-        }
-        StoreUrl::Sqlite(path) => {
-            let store = SqliteStore::open(path, Options::default())?;
-            let statistics = store.clone();
-            metrics.batches(move || statistics.statistics().into());
-            Ok((Arc::new(store.clone()), Kept::Sqlite(store)))
-        }
-    }
 }
 
 /// The engine cannot know how a gateway is told that a change is meant.

@@ -11,6 +11,8 @@ use http::uri::{Authority, PathAndQuery};
 use onceward::Secret;
 use onceward::event::Expiry;
 use onceward::http::{Routes, ScopeRules};
+use onceward_postgres::PostgresUrl;
+use onceward_redis::RedisUrl;
 
 /// Everything that `onceward serve` needs to know.
 #[derive(Debug, Clone)]
@@ -21,6 +23,8 @@ pub struct Settings {
     pub upstream: Upstream,
     /// Where records are kept.
     pub store: StoreUrl,
+    /// Where answers are kept that several gateways replay without asking the store.
+    pub cache: Option<RedisUrl>,
     /// What makes a tenant.
     pub scope: ScopeRules,
     /// Keeps apart gateways that share a store.
@@ -82,6 +86,10 @@ pub enum StoreUrl {
     Memory,
     /// `sqlite:PATH`: on this machine.
     Sqlite(PathBuf),
+    /// `postgres://…`: shared by any number of gateways.
+    Postgres(PostgresUrl),
+    /// `redis://…`: shared too, for what may be lost.
+    Redis(RedisUrl),
 }
 
 /// The admin listener.
@@ -217,6 +225,7 @@ impl Settings {
             ("listen", self.listen == other.listen),
             ("upstream", self.upstream == other.upstream),
             ("store", self.store == other.store),
+            ("cache", self.cache == other.cache),
             ("scope", self.scope == other.scope),
             ("namespace", self.namespace == other.namespace),
             ("secret", self.secret == other.secret),

@@ -2,6 +2,7 @@
 
 mod fingerprint;
 mod gateway;
+mod postgres;
 mod replays;
 pub mod store;
 
@@ -15,6 +16,8 @@ pub enum Subject {
     Store(StoreArguments),
     /// The gateway against the least proxy that hyper makes.
     Gateway(gateway::Options),
+    /// The gateway on PostgreSQL: batches against single statements, and Redis in front.
+    Postgres(postgres::Options),
     /// What stands around the gateway in its measurement.
     #[command(subcommand, hide = true)]
     Peer(gateway::peers::Peer),
@@ -52,6 +55,7 @@ pub fn run(subject: &Subject) -> Done {
             })
         }
         Subject::Gateway(options) => gateway::run(options),
+        Subject::Postgres(options) => postgres::run(options),
         Subject::Peer(peer) => gateway::peers::run(peer),
     }
 }

@@ -1,7 +1,7 @@
 //! Who may do what on the admin listener.
 //!
 //! Where no token is configured, one operator token is made and kept in a file that only its owner can read, so that the
-//! commands on the same machine find it by themselves: `STORE.token` beside a SQLite store, and for a store in memory
+//! commands on the same machine find it by themselves: `STORE.token` beside a SQLite store, and for any other
 //! `onceward-PORT.token` in the user's runtime directory, if there is one.
 
 use std::fs::{self, File, OpenOptions};
@@ -181,7 +181,7 @@ pub fn path_in(store: &StoreUrl, listen: SocketAddr, runtime: Option<&Path>) -> 
             name.push(".token");
             Some(name.into())
         }
-        StoreUrl::Memory => Some(runtime?.join(format!("onceward-{}.token", listen.port()))),
+        StoreUrl::Memory | StoreUrl::Postgres(_) | StoreUrl::Redis(_) => Some(runtime?.join(format!("onceward-{}.token", listen.port()))),
     }
 }
 

@@ -106,6 +106,11 @@ pub(super) async fn run(sources: &Sources) -> Report {
         // The configuration's advice has said what there is to say.
         StoreUrl::Memory => {}
         StoreUrl::Sqlite(path) => sqlite(path, &settings, &mut report).await,
+        StoreUrl::Postgres(url) => postgres(url, &settings, &mut report).await,
+        StoreUrl::Redis(url) => redis(url, &settings, &mut report).await,
+    }
+    if let Some(url) = &settings.cache {
+        servers(&mut report, "cache", onceward_redis::examine_cache(url).await);
     }
     upstream(&settings, &mut report).await;
     report
@@ -161,6 +166,25 @@ async fn sqlite(path: &Path, settings: &Settings, report: &mut Report) {
     report.say(Level::Ok, "store", format!("{path:?} can be opened and locked; it has {}", size(path)));
     contents(&store, settings, report).await;
     store.close().await;
+}
+
+/// What the server is set to, and what that means; then what is in the store.
+async fn postgres(url: &PostgresUrl, settings: &Settings, report: &mut Report) {
+    let findings = onceward_postgres::examine(url).await.into_iter();
+    let findings = findings.map(|found| (level(found.level), found.text)).collect();
+    if !say_all(report, "store", findings) {
+        return;
+    }
+    match PostgresStore::connect(url, onceward_postgres::Options::default()).await {
+        Ok(store) => {
+            contents(&store, settings, report).await;
+            store.close().await;
+        }
+        Err(error @ (PostgresOpenError::Absent { .. } | PostgresOpenError::Older { .. })) => {
+            report.say(Level::Warning, "store", format!("{error}, or let `onceward serve` do it when it starts"));
+        }
+        Err(error) => report.say(Level::Error, "store", error.to_string()),
+    }
 }
 
 /// Where a store keeps its identity; asked for only to tell whether it has one.

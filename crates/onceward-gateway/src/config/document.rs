@@ -23,8 +23,11 @@ pub(super) struct Document {
     pub listen: Address,
     /// The API behind: the only place that requests are ever sent to.
     pub upstream: UpstreamUrl,
-    /// Where records are kept: `sqlite:PATH`, or `memory:` for tests.
+    /// Where records are kept: `sqlite:PATH`, `postgres://…`, `redis://…`, or `memory:` for tests.
     pub store: Store,
+    /// Where gateways that share a store keep answers for each other: `redis://…`. Losing it costs speed only.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub cache: Option<CacheUrl>,
     /// What makes a tenant, all parts together. It has no default, because that is a decision.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub scope: Vec<ScopePart>,
@@ -172,6 +175,7 @@ impl Default for Document {
             listen: Address(settings::Settings::LISTEN),
             upstream: UpstreamUrl::read("http://127.0.0.1:3000").expect("a URL"),
             store: Store(settings::StoreUrl::Sqlite(PathBuf::from("onceward.db"))),
+            cache: None,
             scope: Vec::new(),
             namespace: "default".to_owned(),
             secret: None,

@@ -172,7 +172,7 @@ fn placeholder(path: &str, schema: &Value) -> String {
     let word = match (form(schema), path) {
         (Form::Text, _) if !words.is_empty() => return words.join("|"),
         (Form::Text, "listen" | "admin.listen") => "ADDRESS",
-        (Form::Text, "upstream" | "store" | "public_url" | "traces.otlp") => "URL",
+        (Form::Text, "upstream" | "store" | "cache" | "public_url" | "traces.otlp") => "URL",
         (Form::Text, "tls.certificate" | "tls.key" | "upstream_tls.ca") => "FILE",
         (Form::Text, "logs.level") => "LEVEL",
         (Form::Text, "namespace") => "NAME",

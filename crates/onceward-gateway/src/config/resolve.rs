@@ -84,6 +84,7 @@ pub(super) fn settings(
             ca: document.upstream_tls.ca.clone(),
         },
         store: document.store.0.clone(),
+        cache: document.cache.as_ref().map(|url| url.0.clone()),
         scope,
         namespace: document.namespace.clone(),
         secret,

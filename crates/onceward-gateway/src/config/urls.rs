@@ -1,11 +1,13 @@
-//! URLs: where requests go, where records are kept, what clients see. None of them may carry a password, and what is
-//! refused is not repeated, because it might.
+//! URLs: where requests go, where records are kept, what clients see. Only a store's may carry a password, which is never
+//! shown; and what is refused is not repeated, because it might have one.
 
 use std::fmt;
 use std::path::{Path, PathBuf};
 
 use http::Uri;
 use http::uri::PathAndQuery;
+use onceward_postgres::PostgresUrl;
+use onceward_redis::RedisUrl;
 
 use super::text::{Text, text_value};
 use crate::settings::{Scheme, StoreUrl};
@@ -52,9 +54,15 @@ text_value!(UpstreamUrl, "UpstreamUrl");
 pub(super) struct Store(pub StoreUrl);
 
 impl Text for Store {
-    const EXPECTED: &'static str = "\"sqlite:PATH\", or \"memory:\" for tests";
-    const EXAMPLES: &'static [&'static str] =
-        &["sqlite:onceward.db", "sqlite:/var/lib/onceward/onceward.db", "memory:"];
+    const EXPECTED: &'static str =
+        "\"sqlite:PATH\", \"postgres://USER@HOST/DATABASE\", \"redis://HOST\", or \"memory:\" for tests";
+    const EXAMPLES: &'static [&'static str] = &[
+        "sqlite:onceward.db",
+        "sqlite:/var/lib/onceward/onceward.db",
+        "postgres://onceward@db.internal/payments",
+        "redis://127.0.0.1:6379",
+        "memory:",
+    ];
 
     fn read(text: &str) -> Result<Self, String> {
         let scheme = text.split(':').next().unwrap_or_default();
@@ -71,9 +79,10 @@ impl Text for Store {
                 ))
             }
             (_, Some(path), _) => Ok(Self(StoreUrl::Sqlite(plain(path)))),
-            ("postgres" | "postgresql" | "redis" | "rediss", _, _) => Err(format!(
-                "names a {scheme} server, which is not in this version yet: use \"sqlite:PATH\" on this machine"
-            )),
+            ("postgres" | "postgresql", _, _) => {
+                Ok(Self(StoreUrl::Postgres(PostgresUrl::parse(text).map_err(|error| error.to_string())?)))
+            }
+            ("redis" | "rediss", _, _) => Ok(Self(StoreUrl::Redis(CacheUrl::read(text)?.0))),
             (_, None, _) => Err(format!("must be {}", Self::EXPECTED)),
         }
     }
@@ -92,11 +101,34 @@ impl fmt::Display for Store {
         match &self.0 {
             StoreUrl::Memory => f.write_str("memory:"),
             StoreUrl::Sqlite(path) => write!(f, "sqlite:{}", Path::display(path)),
+            StoreUrl::Postgres(url) => url.fmt(f),
+            StoreUrl::Redis(url) => url.fmt(f),
         }
     }
 }
 
 text_value!(Store, "StoreUrl");
+
+/// Where answers are shared.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct CacheUrl(pub RedisUrl);
+
+impl Text for CacheUrl {
+    const EXPECTED: &'static str = "a URL such as \"redis://127.0.0.1:6379\"";
+    const EXAMPLES: &'static [&'static str] = &["redis://127.0.0.1:6379", "rediss://cache.internal"];
+
+    fn read(text: &str) -> Result<Self, String> {
+        RedisUrl::parse(text).map(Self).map_err(|error| error.to_string())
+    }
+}
+
+impl fmt::Display for CacheUrl {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.fmt(f)
+    }
+}
+
+text_value!(CacheUrl, "CacheUrl");
 
 /// What clients put before `/.well-known`, or where traces go.
 #[derive(Debug, Clone, PartialEq, Eq)]

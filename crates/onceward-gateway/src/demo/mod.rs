@@ -38,6 +38,7 @@ pub async fn run() -> Result<(), Failure> {
             ca: None,
         },
         store: StoreUrl::Sqlite(folder.path().join("onceward.db")),
+        cache: None,
         scope: ScopeRules::parse(["fixed:demo"])?,
         namespace: "demo".to_owned(),
         secret: None,

@@ -24,6 +24,7 @@ const REPLAYED_KEYS: u32 = 1_000;
 /// What `wrk` saw.
 #[derive(Debug, Clone, Copy)]
 pub struct Seen {
+    pub requests: f64,
     pub per_second: f64,
     pub p50_ms: f64,
     pub p99_ms: f64,
@@ -56,7 +57,9 @@ pub fn load(
         let line = text.lines().find_map(|line| line.trim().strip_prefix(name)).map(str::trim);
         line.ok_or_else(|| format!("wrk did not print {name:?}:\n{text}"))
     };
+    let requests = text.lines().find_map(|line| line.trim().split_once(" requests in ")).map(|(count, _)| count);
     Ok(Seen {
+        requests: requests.ok_or("wrk did not print how many requests there were")?.parse()?,
         per_second: value("Requests/sec:")?.parse()?,
         p50_ms: milliseconds(value("50%")?)?,
         p99_ms: milliseconds(value("99%")?)?,

@@ -114,12 +114,6 @@ pub struct Batches {
     pub writes: u64,
 }
 
-impl From<onceward_sqlite::Statistics> for Batches {
-    fn from(statistics: onceward_sqlite::Statistics) -> Self {
-        Self { batches: statistics.batches, writes: statistics.writes }
-    }
-}
-
 /// Metrics that could not be set up.
 #[derive(Debug, thiserror::Error)]
 pub enum MetricsError {

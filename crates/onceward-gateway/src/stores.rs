@@ -1,0 +1,106 @@
+//! The store that the configuration names, and the cache in front of it: opened at the start, closed at the end.
+//!
+//! Only this room knows that there are several kinds.
+
+use std::sync::Arc;
+
+use onceward::store::Store;
+use onceward::{MemoryStore, SharedCache};
+use onceward_postgres::{Batching, Migrate, PostgresStore};
+use onceward_redis::{RedisCache, RedisStore};
+use onceward_sqlite::SqliteStore;
+
+use crate::Failure;
+use crate::settings::{Settings, StoreUrl};
+use crate::telemetry::metrics::{Batches, Metrics};
+
+/// What is to be closed at the end.
+#[derive(Debug)]
+pub enum Opened {
+    /// Nothing of it survives.
+    Memory(Arc<MemoryStore>),
+    /// A file of this machine.
+    Sqlite(SqliteStore),
+    /// Tables that other gateways use too.
+    Postgres(PostgresStore),
+    /// Keys that other gateways use too.
+    Redis(RedisStore),
+}
+
+impl Opened {
+    /// Opens the store. A PostgreSQL schema that is missing or older is brought up to date.
+    pub async fn open(url: &StoreUrl) -> Result<Self, Failure> {
+        Ok(match url {
+            StoreUrl::Memory => {
+                tracing::warn!(
+                    "store = \"memory:\" forgets everything when the gateway ends: retries then execute again"
+                );
+                Self::Memory(Arc::default())
+            }
+            StoreUrl::Sqlite(path) => Self::Sqlite(SqliteStore::open(path, onceward_sqlite::Options::default())?),
+            StoreUrl::Postgres(url) => {
+                let options = onceward_postgres::Options { migrate: Migrate::Apply, ..Default::default() };
+                Self::Postgres(PostgresStore::connect(url, options).await?)
+            }
+            StoreUrl::Redis(url) => {
+                Self::Redis(RedisStore::connect(url, onceward_redis::Options::default()).await?)
+            }
+        })
+    }
+
+    /// What the engine uses.
+    pub fn store(&self) -> Arc<dyn Store> {
+        match self {
+            Self::Memory(store) => store.clone(),
+            Self::Sqlite(store) => Arc::new(store.clone()),
+            Self::Postgres(store) => Arc::new(store.clone()),
+            Self::Redis(store) => Arc::new(store.clone()),
+        }
+    }
+
+    /// Tells the metrics where to read how many writes shared a commit.
+    pub fn measure(&self, metrics: &Metrics) {
+        match self {
+            // Neither has batches.
+            Self::Memory(_) | Self::Redis(_) => {}
+            Self::Sqlite(store) => {
+                let store = store.clone();
+                metrics.batches(move || store.statistics().into());
+            }
+            Self::Postgres(store) => {
+                let store = store.clone();
+                metrics.batches(move || store.statistics().into());
+            }
+        }
+    }
+
+    /// Writes what waits, and lets go.
+    pub async fn close(&self) {
+        match self {
+            Self::Memory(_) => {}
+            Self::Sqlite(store) => store.close().await,
+            Self::Postgres(store) => store.close().await,
+            Self::Redis(store) => store.close().await,
+        }
+    }
+}
+
+/// The cache that the configuration names. One that cannot be reached is no reason not to start: it is not needed.
+pub async fn cache(settings: &Settings) -> Result<Option<Arc<dyn SharedCache>>, Failure> {
+    match &settings.cache {
+        None => Ok(None),
+        Some(url) => Ok(Some(Arc::new(RedisCache::connect(url).await?))),
+    }
+}
+
+impl From<onceward_sqlite::Statistics> for Batches {
+    fn from(statistics: onceward_sqlite::Statistics) -> Self {
+        Self { batches: statistics.batches, writes: statistics.writes }
+    }
+}
+
+impl From<onceward_postgres::Statistics> for Batches {
+    fn from(statistics: onceward_postgres::Statistics) -> Self {
+        Self { batches: statistics.batches, writes: statistics.swaps }
+    }
+}
