@@ -21,6 +21,8 @@ mod observing;
 mod peculiar;
 mod proxying;
 mod readme;
+#[cfg(target_os = "linux")]
+mod sharing;
 mod stopping;
 #[cfg(target_os = "linux")]
 mod store;

@@ -1,0 +1,89 @@
+//! The commands for whoever looks after a shared store.
+
+use onceward_testkit::servers::{Postgres, Redis, shared_postgres};
+
+use super::{on, start};
+use crate::harness::{Gateway, onceward};
+use crate::ledger::Ledger;
+
+/// What a command prints, and whether it succeeded.
+fn run(folder: &std::path::Path, words: &[&str]) -> (bool, String) {
+    let output = onceward(folder).args(words).output().unwrap();
+    let said = [output.stdout, output.stderr].map(|text| String::from_utf8(text).unwrap()).concat();
+    (output.status.success(), said)
+}
+
+#[test]
+fn a_database_administrator_is_shown_the_sql_that_migrate_would_run() {
+    let folder = tempfile::tempdir().unwrap();
+    let store = "postgres://onceward@db.invalid/shop";
+    let (done, sql) = run(folder.path(), &["migrate", "--print-sql", "--store", store]);
+    assert!(done, "{sql}");
+    assert!(sql.contains("CREATE TABLE") && sql.contains("onceward.operations"), "{sql}");
+    // Without a database, and what is printed can be run.
+    let server = Postgres::start();
+    let database = server.create_database();
+    let name = database.rsplit('/').next().unwrap();
+    server.sql(name, &sql);
+    let (done, said) = run(folder.path(), &["migrate", "--store", &database]);
+    assert!(done && said.contains("up to date"), "{said}");
+}
+
+#[test]
+fn migrate_makes_the_tables_and_says_so_and_a_second_time_there_is_nothing_to_do() {
+    let folder = tempfile::tempdir().unwrap();
+    let store = shared_postgres();
+    let (done, said) = run(folder.path(), &["migrate", "--store", &store]);
+    assert!(done, "{said}");
+    assert!(!said.contains("nothing"), "{said}");
+    let (done, said) = run(folder.path(), &["migrate", "--store", &store]);
+    assert!(done && said.contains("up to date"), "{said}");
+    let (done, said) = run(folder.path(), &["migrate", "--store", "sqlite:onceward.db"]);
+    assert!(!done && said.contains("postgres://"), "{said}");
+}
+
+#[test]
+fn check_says_what_the_servers_settings_mean_for_the_promise() {
+    let folder = tempfile::tempdir().unwrap();
+    let ledger = Ledger::start(folder.path());
+    let server = Postgres::start();
+    let store = server.create_database();
+    drop(start(&store, folder.path(), &ledger));
+    let upstream = format!("http://{}", ledger.address);
+    let check = || run(folder.path(), &["check", "--store", &store, "--upstream", &upstream, "--scope", "fixed:test"]);
+    let (done, said) = check();
+    assert!(done, "{said}");
+    for word in ["synchronous_commit", "fsync", "full_page_writes", "synchronous_standby_names", "clock"] {
+        assert!(said.contains(word), "nothing about {word}: {said}");
+    }
+    server.sql("postgres", "ALTER SYSTEM SET synchronous_commit = off");
+    server.sql("postgres", "SELECT pg_reload_conf()");
+    let (_, said) = check();
+    assert!(said.lines().any(|line| !line.starts_with("ok") && line.contains("synchronous_commit")), "{said}");
+}
+
+#[test]
+fn check_explains_a_redis_that_could_lose_keys() {
+    let folder = tempfile::tempdir().unwrap();
+    let redis = Redis::start();
+    redis.command(&["CONFIG", "SET", "maxmemory-policy", "allkeys-lru"]);
+    let (done, said) = run(folder.path(), &["check", "--store", &redis.url(), "--scope", "fixed:test"]);
+    assert!(!done && said.contains("maxmemory-policy"), "{said}");
+}
+
+#[test]
+fn a_password_in_the_stores_url_is_shown_nowhere() {
+    let folder = tempfile::tempdir().unwrap();
+    let ledger = Ledger::start(folder.path());
+    for scheme in ["postgres", "redis"] {
+        let store = format!("{scheme}://app:hunter2secret@127.0.0.1:1/shop");
+        let (code, said) = Gateway::refused(&mut on(&store, folder.path(), &ledger));
+        assert_eq!(code, Some(1), "{said}");
+        let words = ["--store", &store, "--scope", "fixed:test"];
+        let (_, shown) = run(folder.path(), &[&["config"], &words[..]].concat());
+        let (_, checked) = run(folder.path(), &[&["check"], &words[..]].concat());
+        for text in [said, shown, checked] {
+            assert!(!text.contains("hunter2secret"), "{text}");
+        }
+    }
+}

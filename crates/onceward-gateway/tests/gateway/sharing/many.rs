@@ -1,0 +1,98 @@
+//! Many gateways, one truth.
+
+use bytes::Bytes;
+use http_body_util::Full;
+use hyper::client::conn::http2;
+use hyper_util::rt::{TokioExecutor, TokioIo};
+use onceward_testkit::servers::shared_postgres;
+use tokio::net::TcpStream;
+use tokio::sync::mpsc;
+
+use super::crowd::Crowd;
+use super::start;
+use crate::harness::{Gateway, Port, Request};
+use crate::ledger::Ledger;
+
+const REQUESTS: usize = 10_000;
+/// Requests at once on one connection; the gateway allows a few more.
+const STREAMS: usize = 250;
+
+/// Sends charges with one key over HTTP/2, all at once, and tells the statuses as they come.
+async fn all_at_once(gateways: &[Gateway], key: &'static str, tell: &mpsc::Sender<u16>) {
+    for number in 0..REQUESTS / STREAMS {
+        let gateway = gateways[number % gateways.len()].address;
+        let socket = TcpStream::connect(gateway).await.unwrap();
+        let (sender, connection) =
+            http2::handshake::<_, _, Full<Bytes>>(TokioExecutor::new(), TokioIo::new(socket)).await.unwrap();
+        tokio::spawn(connection);
+        for _ in 0..STREAMS {
+            let (mut sender, tell) = (sender.clone(), tell.clone());
+            let request = http::Request::post(format!("http://{gateway}/charges"))
+                .header("idempotency-key", key)
+                .header("x-behave", "hold=work")
+                .body(Full::new(Bytes::from_static(b"{}")))
+                .unwrap();
+            tokio::spawn(async move {
+                sender.ready().await.unwrap();
+                let status = sender.send_request(request).await.unwrap().status().as_u16();
+                tell.send(status).await.unwrap();
+            });
+        }
+    }
+}
+
+#[tokio::test]
+async fn ten_thousand_concurrent_requests_with_one_key_over_two_gateways_charge_once() {
+    let folder = tempfile::tempdir().unwrap();
+    let ledger = Ledger::start(folder.path());
+    let store = shared_postgres();
+    let gateways = [start(&store, folder.path(), &ledger), start(&store, folder.path(), &ledger)];
+    let (tell, mut told) = mpsc::channel(REQUESTS);
+    all_at_once(&gateways, "k", &tell).await;
+    // One works, and everybody else is told so.
+    for number in 1..REQUESTS {
+        assert_eq!(told.recv().await, Some(409), "answer {number}");
+    }
+    ledger.held("work").await;
+    assert_eq!(ledger.count(), 1);
+    ledger.release("work").await;
+    assert_eq!(told.recv().await, Some(201));
+    // Whichever gateway did it, each replays it.
+    for gateway in &gateways {
+        let request = Request::new("POST", "/charges").header("idempotency-key", "k").behave("hold=work").body("{}");
+        let replayed = gateway.send(request).await;
+        assert!(replayed.is_replayed(), "{replayed:?}");
+    }
+    assert_eq!(ledger.count(), 1);
+}
+
+#[tokio::test]
+async fn three_gateways_of_which_one_is_killed_again_and_again_lose_no_answer_and_repeat_no_work() {
+    let folder = tempfile::tempdir().unwrap();
+    let ledger = Ledger::start(folder.path());
+    let store = shared_postgres();
+    let steady = [start(&store, folder.path(), &ledger), start(&store, folder.path(), &ledger)];
+    let port = Port::reserve();
+    let third = || {
+        let mut command = super::on(&store, folder.path(), &ledger);
+        Gateway::spawn(command.args(["--listen", &port.address.to_string()]))
+    };
+    let mut killed = third();
+    let mut crowd = Crowd::of(&[steady[0].address, steady[1].address, port.address]);
+    for round in 1..=5 {
+        crowd.progress(60).await;
+        // One at least is under way there for certain.
+        let (key, hold) = (format!("held-{round}"), format!("hold=held-{round}"));
+        let mut held = killed.connect().await;
+        held.write(&Request::charge(&key).behave(&hold).bytes()).await;
+        ledger.held(&key).await;
+        killed.kill();
+        assert!(held.read(false).await.is_none());
+        // Another gateway knows that somebody was at it, and that nobody can tell what came of it.
+        let told = steady[0].await_charge(&key).await;
+        assert_eq!(told.told(), (409, "idempotency_outcome_unknown".to_owned()));
+        killed = third();
+    }
+    let counts = crowd.check(&steady[1], &ledger).await;
+    assert!(counts.answered >= 150, "{counts:?}");
+}

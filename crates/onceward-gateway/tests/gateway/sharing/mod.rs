@@ -1,0 +1,32 @@
+//! Several gateways on one store, and what becomes of them when it fails.
+
+mod cache;
+mod commands;
+mod crowd;
+mod cut;
+mod failover;
+mod many;
+mod outages;
+mod redis;
+
+use std::path::Path;
+use std::process::Command;
+
+use crate::harness::{Gateway, onceward};
+use crate::ledger::Ledger;
+
+/// Short enough that a test sees them lapse, and long enough that a busy machine does not.
+const LEASE: [&str; 4] = ["--lease", "4s", "--timeout", "2s"];
+
+/// A gateway on a store that others use too.
+fn on(store: &str, folder: &Path, ledger: &Ledger) -> Command {
+    let mut command = onceward(folder);
+    let upstream = format!("http://{}", ledger.address);
+    command.args(["serve", "--listen", "127.0.0.1:0", "--admin-listen", "127.0.0.1:0"]);
+    command.args(["--store", store, "--upstream", &upstream, "--scope", "fixed:test"]).args(LEASE);
+    command
+}
+
+fn start(store: &str, folder: &Path, ledger: &Ledger) -> Gateway {
+    Gateway::spawn(&mut on(store, folder, ledger))
+}
