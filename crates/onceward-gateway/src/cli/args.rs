@@ -11,6 +11,7 @@ use crate::config::{ConfigErrors, Key, Origin, Problem, Sources, keys, later};
 pub(super) const JSON: &str = "json";
 pub(super) const SCHEMA: &str = "schema";
 pub(super) const URL: &str = "url";
+pub(super) const PRINT_SQL: &str = "print-sql";
 const CONFIG: &str = "config";
 const ACCEPT: &str = "accept-identity-change";
 
@@ -44,6 +45,19 @@ pub fn command() -> Command {
                 .arg(switch(JSON, "Print values and origins as JSON"))
                 .arg(switch(SCHEMA, "Print the JSON Schema of the file").conflicts_with(JSON)),
         ))
+        .subcommand(configured(
+            Command::new("migrate")
+                .about("Make or update the tables of a PostgreSQL store")
+                .arg(switch(PRINT_SQL, "Print the statements for an administrator to run, and change nothing"))
+                .arg(switch(JSON, "Print what was done as JSON").conflicts_with(PRINT_SQL)),
+        ))
+        .subcommand(
+            Command::new("store").about("Look after the store").subcommand_required(true).subcommand(configured(
+                Command::new("accept-loss")
+                    .about("Let a Redis store answer again that has lost its keys: retries of lost keys execute again")
+                    .arg(switch(JSON, "Print what was done as JSON")),
+            )),
+        )
         .subcommand(configured(
             Command::new("healthcheck").about("Ask a running gateway whether it is ready").arg(
                 Arg::new(URL)

@@ -1,11 +1,13 @@
 //! `onceward check`: everything that can be looked at before the gateway is started.
 
+mod servers;
+
 use std::fmt;
 use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
-use onceward::store::Store as _;
+use onceward::store::Store;
 use onceward::{
     Clock as _, Engine, EngineOptions, Identity, IdentityChange, RecordId, SystemClock, Timestamp,
 };
@@ -106,11 +108,11 @@ pub(super) async fn run(sources: &Sources) -> Report {
         // The configuration's advice has said what there is to say.
         StoreUrl::Memory => {}
         StoreUrl::Sqlite(path) => sqlite(path, &settings, &mut report).await,
-        StoreUrl::Postgres(url) => postgres(url, &settings, &mut report).await,
-        StoreUrl::Redis(url) => redis(url, &settings, &mut report).await,
+        StoreUrl::Postgres(url) => servers::postgres(url, &settings, &mut report).await,
+        StoreUrl::Redis(url) => servers::redis(url, &settings, &mut report).await,
     }
     if let Some(url) = &settings.cache {
-        servers(&mut report, "cache", onceward_redis::examine_cache(url).await);
+        servers::cache(url, &mut report).await;
     }
     upstream(&settings, &mut report).await;
     report
@@ -164,33 +166,14 @@ async fn sqlite(path: &Path, settings: &Settings, report: &mut Report) {
         Err(error) => return report.say(Level::Error, "store", format!("opening it failed: {error}")),
     };
     report.say(Level::Ok, "store", format!("{path:?} can be opened and locked; it has {}", size(path)));
-    contents(&store, settings, report).await;
+    contents(Arc::new(store.clone()), settings, report).await;
     store.close().await;
-}
-
-/// What the server is set to, and what that means; then what is in the store.
-async fn postgres(url: &PostgresUrl, settings: &Settings, report: &mut Report) {
-    let findings = onceward_postgres::examine(url).await.into_iter();
-    let findings = findings.map(|found| (level(found.level), found.text)).collect();
-    if !say_all(report, "store", findings) {
-        return;
-    }
-    match PostgresStore::connect(url, onceward_postgres::Options::default()).await {
-        Ok(store) => {
-            contents(&store, settings, report).await;
-            store.close().await;
-        }
-        Err(error @ (PostgresOpenError::Absent { .. } | PostgresOpenError::Older { .. })) => {
-            report.say(Level::Warning, "store", format!("{error}, or let `onceward serve` do it when it starts"));
-        }
-        Err(error) => report.say(Level::Error, "store", error.to_string()),
-    }
 }
 
 /// Where a store keeps its identity; asked for only to tell whether it has one.
 const IDENTITY: RecordId = RecordId::from_bytes([0; 16]);
 
-async fn contents(store: &SqliteStore, settings: &Settings, report: &mut Report) {
+async fn contents(store: Arc<dyn Store>, settings: &Settings, report: &mut Report) {
     let seen = match store.load(IDENTITY).await {
         Ok(seen) => seen,
         Err(error) => return report.say(Level::Error, "store", error.to_string()),
@@ -210,7 +193,7 @@ async fn contents(store: &SqliteStore, settings: &Settings, report: &mut Report)
     }
 }
 
-async fn identity(store: &SqliteStore, settings: &Settings) -> Result<(), String> {
+async fn identity(store: Arc<dyn Store>, settings: &Settings) -> Result<(), String> {
     let identity =
         Identity::new(&settings.namespace, &settings.scope.to_string()).map_err(|error| error.to_string())?;
     let identity = match &settings.secret {
@@ -220,7 +203,7 @@ async fn identity(store: &SqliteStore, settings: &Settings) -> Result<(), String
     let options =
         EngineOptions::new().map_err(|error| error.to_string())?.identity_change(IdentityChange::Refuse);
     let engine =
-        Engine::open(Arc::new(store.clone()), identity, options).await.map_err(|error| error.to_string())?;
+        Engine::open(store, identity, options).await.map_err(|error| error.to_string())?;
     engine.shut_down(Duration::ZERO).await;
     Ok(())
 }

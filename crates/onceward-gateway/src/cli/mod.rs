@@ -5,6 +5,7 @@
 mod args;
 mod check;
 mod healthcheck;
+mod store;
 
 use std::error::Error;
 use std::ffi::OsString;
@@ -101,6 +102,22 @@ fn dispatch(
             if report.failed() { Err(Failure::Told) } else { Ok(()) }
         }
         Some(("config", matches)) => print(&shown(matches, &args::sources(matches, variables)?)?),
+        Some(("migrate", matches)) => {
+            let store = args::sources(matches, variables)?.store()?;
+            let done = if matches.get_flag(args::PRINT_SQL) {
+                store::sql(&store)?
+            } else {
+                block_on(store::migrate(&store))??.said(matches.get_flag(args::JSON))
+            };
+            print(&done)
+        }
+        Some(("store", matches)) => match matches.subcommand() {
+            Some(("accept-loss", matches)) => {
+                let store = args::sources(matches, variables)?.store()?;
+                print(&block_on(store::accept_loss(&store))??.said(matches.get_flag(args::JSON)))
+            }
+            Some(_) | None => Err(Failure::Failed("this command is not in this version".into())),
+        },
         Some(("healthcheck", matches)) => {
             let sources = args::sources(matches, variables)?;
             let url = matches.get_one::<String>(args::URL).map(String::as_str);

@@ -129,7 +129,15 @@ impl Sources {
 
     /// The effective values with their origins, if nothing is wrong with them.
     pub fn show(&self) -> Result<Shown, ConfigErrors> {
-        let (merged, _) = self.checked()?;
+        let (mut merged, _) = self.checked()?;
+        // These may have a password in them, which their own text leaves out.
+        let store = Some(merged.document.store.to_string());
+        let cache = merged.document.cache.as_ref().map(ToString::to_string);
+        for (key, text) in [("store", store), ("cache", cache)] {
+            let Some(text) = text else { continue };
+            let origin = merged.tree.origin_of(&Path::of(key));
+            merged.tree.insert(key, Node::from_toml(toml::Value::String(text), &origin));
+        }
         Ok(Shown::new(&merged.tree))
     }
 
@@ -141,7 +149,12 @@ impl Sources {
 
     /// Only the address of the admin listener, whatever else may be wrong.
     pub fn admin_listen(&self) -> Result<SocketAddr, ConfigErrors> {
-        Ok(read::admin_listen(&self.merged()?.tree)?)
+        Ok(read::one::<values::Address>(&self.merged()?.tree, "admin.listen")?.0)
+    }
+
+    /// Only the store, whatever else may be wrong.
+    pub fn store(&self) -> Result<StoreUrl, ConfigErrors> {
+        Ok(read::one::<urls::Store>(&self.merged()?.tree, "store")?.0)
     }
 
     fn checked(&self) -> Result<(Merged, Settings), ConfigErrors> {

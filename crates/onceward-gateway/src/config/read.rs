@@ -130,10 +130,9 @@ fn expectation(expected: &str) -> String {
 }
 
 /// Only the address of the admin listener, whatever else may be wrong.
-pub(super) fn admin_listen(tree: &Node) -> Result<std::net::SocketAddr, Problem> {
-    let path = Path::of("admin.listen");
+pub(super) fn one<T: DeserializeOwned>(tree: &Node, path: &str) -> Result<T, Problem> {
+    let path = Path::of(path);
     let value = tree.get(&path).map(Node::to_toml).unwrap_or_else(|| toml::Value::String(String::new()));
-    super::values::Address::deserialize(value)
-        .map(|address| address.0)
+    T::deserialize(value)
         .map_err(|error| Problem { origin: tree.origin_of(&path), text: rephrase(&path, error.message()) })
 }
