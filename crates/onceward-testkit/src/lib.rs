@@ -19,6 +19,7 @@ mod faulty;
 mod random;
 pub mod sample;
 pub mod scenario;
+pub mod servers;
 pub mod sim;
 
 pub use clock::VirtualClock;

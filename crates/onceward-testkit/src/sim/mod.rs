@@ -4,12 +4,16 @@
 //! The rules are held against two things that no engine can talk its way around: the ledger that workers write in the
 //! moment of execution, and the history of durable writes. A campaign also fails if too little succeeded, or if something
 //! that must sometimes happen never did: a simulator that stopped reaching the interesting places must not pass.
+//!
+//! Half of the seeds play on a database whose writes are seen at once, the other half on one with PostgreSQL's visibility
+//! (`statement.rs`).
 
 mod actors;
 mod mutant;
 mod plan;
 mod process;
 mod sometimes;
+mod statement;
 mod store;
 mod world;
 
@@ -100,7 +104,7 @@ async fn play(seed: u64, mutant: Mutant, trace: Trace) -> History {
     let plan = Arc::new(Plan::draw(&mut random));
     let lines = (trace == Trace::On).then(|| vec![format!("{plan:?}")]);
     let world = Shared::new(World::new(random, plan.chances.clone(), lines));
-    let database = Database::new(world.clone(), mutant);
+    let database = Database::new(world.clone(), mutant, plan.visibility);
     let cast = Cast {
         plan: plan.clone(),
         world: world.clone(),

@@ -36,11 +36,13 @@ pub enum Mutant {
     AnswerKeptTooShort,
     /// A retry declares a running execution lost.
     LiveLeaseTakenAway,
+    /// A driver that was told of a conflict, and is shown no record, believes that its own was written.
+    ConflictWithNothingTakenForAWin,
 }
 
 impl Mutant {
     /// Every bug.
-    pub const ALL: [Self; 13] = [
+    pub const ALL: [Self; 14] = [
         Self::LapseReexecutes,
         Self::SettleWithoutFenceCheck,
         Self::SwapComparesFence,
@@ -54,6 +56,7 @@ impl Mutant {
         Self::AcknowledgedBeforeDurable,
         Self::AnswerKeptTooShort,
         Self::LiveLeaseTakenAway,
+        Self::ConflictWithNothingTakenForAWin,
     ];
 
     /// The machine with this bug. Bugs of the store are in the simulated database.

@@ -26,6 +26,16 @@ pub struct Plan {
     pub work_max: Duration,
     pub expiry: Expiry,
     pub chances: Chances,
+    pub visibility: Visibility,
+}
+
+/// What a statement sees of those that run beside it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Visibility {
+    /// All that is written, at once: SQLite, Redis.
+    Latest,
+    /// What was committed when the statement began: PostgreSQL. Whoever loses a race may not be shown who won.
+    Snapshot,
 }
 
 /// Chances in a thousand.
@@ -73,6 +83,7 @@ impl Plan {
             work_max: random.millis(20, 1500),
             expiry: if random.permille(250) { Expiry::Soft } else { Expiry::Delete },
             chances: Chances::draw(random),
+            visibility: if random.permille(500) { Visibility::Latest } else { Visibility::Snapshot },
         }
     }
 

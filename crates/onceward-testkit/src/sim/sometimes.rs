@@ -47,11 +47,17 @@ pub enum Sometimes {
     VerdictThenSecondExecution,
     /// The store's clock ran ahead, and nothing expired.
     ExpirySuspended,
+    /// Whoever lost a race for a new key was not shown the winner's record.
+    LoserSawNothing,
+    /// Whoever lost a race for a record was shown the one that it had expected.
+    LoserSawThePast,
+    /// A write was cut off by a crash before it was committed.
+    WriteRolledBack,
 }
 
 impl Sometimes {
     /// Every one of them.
-    pub const ALL: [Self; 22] = [
+    pub const ALL: [Self; 25] = [
         Self::LateFencedSettle,
         Self::LateSettleAccepted,
         Self::Lapse,
@@ -74,5 +80,8 @@ impl Sometimes {
         Self::EvidenceUsedOnLapse,
         Self::VerdictThenSecondExecution,
         Self::ExpirySuspended,
+        Self::LoserSawNothing,
+        Self::LoserSawThePast,
+        Self::WriteRolledBack,
     ];
 }

@@ -12,8 +12,10 @@ use onceward::time::{Instant, instant, sleep};
 use onceward::{Fence, Record, RecordId, State, Timestamp};
 
 use super::mutant::Mutant;
+use super::plan::Visibility;
 use super::process::Process;
 use super::sometimes::Sometimes;
+use super::statement::{self, RowLocks, Statement};
 use super::world::World;
 use super::{EPOCH_SECS, Shared};
 
@@ -23,27 +25,33 @@ const LAZY_FLUSH: Duration = Duration::from_millis(400);
 /// The database itself.
 pub struct Database {
     rows: Mutex<Rows>,
-    world: Shared<World>,
+    pub(super) locks: RowLocks,
+    pub(super) world: Shared<World>,
     mutant: Mutant,
+    visibility: Visibility,
     started: Instant,
 }
 
+/// A version and a record's bytes, as a database holds them.
+pub(super) type Row = (Version, Vec<u8>);
+
 #[derive(Default)]
-struct Rows {
-    by_id: BTreeMap<RecordId, (Version, Vec<u8>)>,
+pub(super) struct Rows {
+    /// What is committed.
+    pub by_id: BTreeMap<RecordId, Row>,
     last_version: u64,
     /// For the mutant that compares fences: which fence each version had.
     fences: BTreeMap<Version, Fence>,
     jump: Duration,
     away_until: Option<Instant>,
     /// Rises when the database crashes: whoever waits for an answer from before never gets one.
-    generation: u64,
+    pub generation: u64,
     /// For the mutant that acknowledges too early: what a crash takes back.
     unflushed: Vec<Unflushed>,
 }
 
 /// When it reaches the disk, what was written, and what stood there before.
-type Unflushed = (Instant, RecordId, Version, Option<(Version, Vec<u8>)>);
+type Unflushed = (Instant, RecordId, Version, Option<Row>);
 
 /// What becomes of one call.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -56,11 +64,18 @@ enum Fault {
 }
 
 impl Database {
-    pub fn new(world: Shared<World>, mutant: Mutant) -> Arc<Self> {
-        Arc::new(Self { rows: Mutex::default(), world, mutant, started: instant() })
+    pub fn new(world: Shared<World>, mutant: Mutant, visibility: Visibility) -> Arc<Self> {
+        Arc::new(Self {
+            rows: Mutex::default(),
+            locks: RowLocks::default(),
+            world,
+            mutant,
+            visibility,
+            started: instant(),
+        })
     }
 
-    fn rows(&self) -> MutexGuard<'_, Rows> {
+    pub(super) fn rows(&self) -> MutexGuard<'_, Rows> {
         self.rows.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -69,7 +84,7 @@ impl Database {
         Timestamp::from_micros(EPOCH_SECS * 1_000_000).after(instant().duration_since(self.started))
     }
 
-    fn now(&self, rows: &Rows) -> Timestamp {
+    pub(super) fn now(&self, rows: &Rows) -> Timestamp {
         self.true_now().after(rows.jump)
     }
 
@@ -103,29 +118,24 @@ impl Database {
         rows.by_id.iter().filter_map(|(&id, (_, bytes))| Some((id, codec::decode(id, bytes).ok()?))).collect()
     }
 
-    fn seen(&self, rows: &Rows, id: RecordId) -> Result<Seen, StoreError> {
-        let record = rows.by_id.get(&id).map(|(version, bytes)| match codec::decode(id, bytes) {
-            Ok(record) => Ok(Stamped { record, version: *version }),
-            Err(why) => Err(StoreError::Unreadable { id, version: *version, why }),
-        });
-        Ok(Seen { now: self.now(rows), record: record.transpose()? })
+    pub(super) fn seen(&self, rows: &Rows, id: RecordId) -> Result<Seen, StoreError> {
+        Ok(Seen { now: self.now(rows), record: read(id, rows.by_id.get(&id))? })
     }
 
-    fn swap(&self, id: RecordId, expect: Option<Version>, next: &Record) -> Result<Swapped, StoreError> {
-        let bytes =
-            codec::encode(id, next).map_err(|error| StoreError::Refused { reason: error.to_string() })?;
-        let mut rows = self.rows();
-        let current = rows.by_id.get(&id).cloned();
-        let version = current.as_ref().map(|(version, _)| *version);
+    /// Whether a swap may write over what is committed.
+    pub(super) fn fits(&self, rows: &Rows, id: RecordId, expect: Option<Version>) -> bool {
+        let version = rows.by_id.get(&id).map(|(version, _)| *version);
         let fence_of = |version: Option<Version>| version.and_then(|v| rows.fences.get(&v).copied());
-        let fits = if self.mutant == Mutant::SwapComparesFence {
+        if self.mutant == Mutant::SwapComparesFence {
             fence_of(version) == fence_of(expect) && version.is_some() == expect.is_some()
         } else {
             version == expect
-        };
-        if !fits {
-            return self.seen(&rows, id).map(Swapped::Conflict);
         }
+    }
+
+    /// Commits a record.
+    pub(super) fn write(&self, rows: &mut Rows, id: RecordId, next: &Record, bytes: Vec<u8>) -> Version {
+        let current = rows.by_id.get(&id).cloned();
         rows.last_version += 1;
         let version = Version::from_number(rows.last_version);
         rows.fences.insert(version, next.fence);
@@ -135,8 +145,18 @@ impl Database {
         }
         rows.by_id.insert(id, (version, bytes));
         if id != IDENTITY {
-            self.world.lock().wrote(self.true_now(), self.now(&rows), id, old.as_ref(), Some(next));
+            self.world.lock().wrote(self.true_now(), self.now(rows), id, old.as_ref(), Some(next));
         }
+        version
+    }
+
+    fn swap(&self, id: RecordId, expect: Option<Version>, next: &Record) -> Result<Swapped, StoreError> {
+        let bytes = encoded(id, next)?;
+        let mut rows = self.rows();
+        if !self.fits(&rows, id, expect) {
+            return self.seen(&rows, id).map(Swapped::Conflict);
+        }
+        let version = self.write(&mut rows, id, next, bytes);
         Ok(Swapped::Applied { version, now: self.now(&rows) })
     }
 
@@ -168,7 +188,7 @@ impl Database {
         Ok(Page { now, entries, next })
     }
 
-    fn forget(&self, records: &[(RecordId, Version)]) -> usize {
+    pub(super) fn forget(&self, records: &[(RecordId, Version)]) -> usize {
         let mut rows = self.rows();
         let mut count = 0;
         for (id, version) in records {
@@ -192,6 +212,18 @@ impl Database {
     }
 }
 
+pub(super) fn encoded(id: RecordId, next: &Record) -> Result<Vec<u8>, StoreError> {
+    codec::encode(id, next).map_err(|error| StoreError::Refused { reason: error.to_string() })
+}
+
+pub(super) fn read(id: RecordId, row: Option<&Row>) -> Result<Option<Stamped>, StoreError> {
+    let record = row.map(|(version, bytes)| match codec::decode(id, bytes) {
+        Ok(record) => Ok(Stamped { record, version: *version }),
+        Err(why) => Err(StoreError::Unreadable { id, version: *version, why }),
+    });
+    record.transpose()
+}
+
 /// Where engines remember their identity: not an operation.
 pub const IDENTITY: RecordId = RecordId::from_bytes([0; 16]);
 
@@ -203,10 +235,10 @@ pub struct Connection {
 
 impl Connection {
     /// One call: the way there, the call itself unless a fault keeps it from happening, and the way back.
-    async fn call<T: 'static>(
+    async fn call<T: Send + 'static>(
         &self,
         writes: Option<&'static str>,
-        make: impl FnOnce(&Database) -> Result<T, StoreError> + Send + 'static,
+        make: impl FnOnce(Arc<Database>) -> Statement<T> + Send + 'static,
     ) -> Result<T, StoreError> {
         let database = &self.database;
         self.process.pass().await;
@@ -235,12 +267,12 @@ impl Connection {
             tokio::spawn(async move {
                 sleep(late).await;
                 // Nobody waits for what comes of it.
-                drop(make(&database));
+                drop(make(database).await);
             });
             self.process.pass().await;
             return lost();
         }
-        let done = make(database)?;
+        let done = self.carried_out(make(database.clone())).await?;
         sleep(back).await;
         let crashed = database.rows().generation != generation;
         self.process.pass().await;
@@ -249,6 +281,14 @@ impl Connection {
             return lost();
         }
         Ok(done)
+    }
+
+    /// A database with transactions does not notice that nobody waits any more: what it has begun, it ends.
+    async fn carried_out<T: Send + 'static>(&self, statement: Statement<T>) -> Result<T, StoreError> {
+        match self.database.visibility {
+            Visibility::Latest => statement.await,
+            Visibility::Snapshot => tokio::spawn(statement).await.expect("a statement does not panic"),
+        }
     }
 
     fn draw_fault(&self, world: &mut World, writes: bool) -> Fault {
@@ -273,35 +313,58 @@ impl Connection {
             _ => {}
         }
     }
+
+    fn saw_conflict(&self, state: &'static str, swapped: &Swapped) {
+        if let Swapped::Conflict(Seen { record: Some(stamped), .. }) = swapped
+            && state == "unknown"
+            && matches!(stamped.record.state, State::Completed { .. })
+        {
+            self.database.world.lock().saw(Sometimes::SweepRacingASettle);
+        }
+    }
 }
 
 impl Store for Connection {
     fn load(&self, id: RecordId) -> StoreFuture<'_, Seen> {
-        Box::pin(self.call(None, move |database| database.seen(&database.rows(), id)))
+        Box::pin(self.call(None, move |database| {
+            let seen = database.seen(&database.rows(), id);
+            Box::pin(async { seen })
+        }))
     }
 
     fn swap(&self, id: RecordId, expect: Option<Version>, next: Record) -> StoreFuture<'_, Swapped> {
         let state = next.state.name();
         Box::pin(async move {
-            let swapped = self.call(Some(state), move |database| database.swap(id, expect, &next)).await?;
-            if let Swapped::Conflict(seen) = &swapped {
-                let completed = seen
-                    .record
-                    .as_ref()
-                    .is_some_and(|stamped| matches!(stamped.record.state, State::Completed { .. }));
-                if state == "unknown" && completed {
-                    self.database.world.lock().saw(Sometimes::SweepRacingASettle);
+            let swapped = self.call(Some(state), move |database| match database.visibility {
+                Visibility::Latest => Box::pin(async move { database.swap(id, expect, &next) }),
+                Visibility::Snapshot => Box::pin(statement::swap(database, id, expect, next)),
+            });
+            match swapped.await? {
+                Swapped::Conflict(Seen { now, record: None })
+                    if expect.is_none()
+                        && self.database.mutant == Mutant::ConflictWithNothingTakenForAWin =>
+                {
+                    Ok(Swapped::Applied { version: Version::from_number(u64::MAX), now })
+                }
+                swapped => {
+                    self.saw_conflict(state, &swapped);
+                    Ok(swapped)
                 }
             }
-            Ok(swapped)
         })
     }
 
     fn scan(&self, scan: Scan) -> StoreFuture<'_, Page> {
-        Box::pin(self.call(None, move |database| database.scan(&scan)))
+        Box::pin(self.call(None, move |database| {
+            let page = database.scan(&scan);
+            Box::pin(async { page })
+        }))
     }
 
     fn forget(&self, records: Vec<(RecordId, Version)>) -> StoreFuture<'_, usize> {
-        Box::pin(self.call(Some("forgotten"), move |database| Ok(database.forget(&records))))
+        Box::pin(self.call(Some("forgotten"), move |database| match database.visibility {
+            Visibility::Latest => Box::pin(async move { Ok(database.forget(&records)) }),
+            Visibility::Snapshot => Box::pin(statement::forget(database, records)),
+        }))
     }
 }

@@ -8,7 +8,7 @@ use super::{EngineError, Inner};
 use crate::RecordId;
 use crate::event::{Answer, Event, Moment, Notice, Step, Write};
 use crate::record::{Record, State};
-use crate::store::{Stamped, StoreError, StoreFuture, Swapped, Version};
+use crate::store::{Seen, Stamped, StoreError, StoreFuture, Swapped, Version};
 use crate::time::{Instant, instant, sleep};
 
 /// Each conflict means that somebody else made progress. A record that moves on this often is being hammered, and
@@ -97,8 +97,14 @@ struct Told {
     from: Option<&'static str>,
 }
 
-/// What is believed at the beginning of a round: the record, and the time at which that is so.
-type Believed = (Option<Stamped>, Moment);
+/// What is believed at the beginning of a round.
+struct Believed {
+    stamped: Option<Stamped>,
+    /// What time it is.
+    moment: Moment,
+    /// When the store was asked that told this. `None` where it is only remembered, and may have changed long ago.
+    asked: Option<Instant>,
+}
 
 impl Inner {
     pub(super) async fn apply(
@@ -111,11 +117,12 @@ impl Inner {
         let (mut lost, mut backoff, mut conflicts) = (None, BACKOFF_FIRST, 0);
         let failed = |error: EngineError, lost| Failed { error, lost };
         let unseen = |error: StoreError| failed(error.into(), None);
-        let (mut believed, mut moment) = self.begin(id, start, patience).await.map_err(unseen)?;
+        let mut believed = self.begin(id, start, patience).await.map_err(unseen)?;
         while conflicts < CONFLICTS_MAX {
-            let expected = believed.as_ref().map(|stamped| stamped.version);
-            let step = (self.machine)(believed.as_ref().map(|stamped| &stamped.record), moment, event);
-            let from = believed.as_ref().map(|stamped| stamped.record.state.name());
+            let stamped = believed.stamped.as_ref();
+            let expected = stamped.map(|stamped| stamped.version);
+            let step = (self.machine)(stamped.map(|stamped| &stamped.record), believed.moment, event);
+            let from = stamped.map(|stamped| stamped.record.state.name());
             let Step { write, answer, notice } = step;
             let told = Told { answer, notice, from };
             let next = match (write, expected) {
@@ -127,9 +134,10 @@ impl Inner {
                     let forgotten = self.store.forget(vec![(id, version)]).await;
                     let count = forgotten.map_err(|error| failed(error.into(), Some(Lost { expected })))?;
                     if count == 1 {
-                        return Ok(self.applied(id, told, None, Wrote::Record));
+                        let gone = Believed { stamped: None, asked: None, ..believed };
+                        return Ok(self.applied(id, told, gone, Wrote::Record));
                     }
-                    (believed, moment) = self.look(id, patience).await.map_err(unseen)?;
+                    believed = self.look(id, patience).await.map_err(unseen)?;
                     conflicts += 1;
                     continue;
                 }
@@ -137,12 +145,13 @@ impl Inner {
             let call = self.store.swap(id, expected, (*next).clone());
             match self.within(patience, call).await {
                 Ok((Swapped::Applied { version, now }, sent)) => {
-                    self.store_clock.saw(now, sent);
-                    let stamped = Stamped { record: *next, version };
-                    return Ok(self.applied(id, told, Some(stamped), Wrote::Record));
+                    let moment = self.store_clock.saw(now, sent);
+                    let stamped = Some(Stamped { record: *next, version });
+                    let written = Believed { stamped, moment, asked: Some(sent) };
+                    return Ok(self.applied(id, told, written, Wrote::Record));
                 }
                 Ok((Swapped::Conflict(seen), sent)) => {
-                    (believed, moment) = (seen.record, self.store_clock.saw(seen.now, sent));
+                    believed = self.saw(seen, sent);
                     conflicts += 1;
                 }
                 Err(error @ StoreError::Ambiguous { .. }) => {
@@ -156,7 +165,7 @@ impl Inner {
                         backoff = (backoff * 2).min(BACKOFF_MAX);
                     }
                     let looked = self.look(id, patience).await;
-                    (believed, moment) = looked.map_err(|error| failed(error.into(), lost))?;
+                    believed = looked.map_err(|error| failed(error.into(), lost))?;
                 }
                 Err(error @ (StoreError::Unavailable { .. } | StoreError::Overloaded { .. })) => {
                     self.observe("", id, Observation::StoreError);
@@ -169,7 +178,7 @@ impl Inner {
                     }
                     sleep(backoff).await;
                     backoff = (backoff * 2).min(BACKOFF_MAX);
-                    moment = self.store_clock.estimate().unwrap_or(moment);
+                    believed.moment = self.store_clock.estimate().unwrap_or(believed.moment);
                 }
                 Err(error @ (StoreError::Unreadable { .. } | StoreError::Refused { .. })) => {
                     self.observe("", id, Observation::StoreError);
@@ -183,10 +192,16 @@ impl Inner {
     /// What is believed to begin with. Where this machine slept, only the store knows what time it is: it is asked.
     async fn begin(&self, id: RecordId, start: Start, patience: Patience) -> Result<Believed, StoreError> {
         match (start, self.store_clock.estimate()) {
-            (Start::Absent, Some(moment)) => Ok((None, moment)),
-            (Start::Held(stamped), Some(moment)) => Ok((Some(*stamped), moment)),
+            (Start::Absent, Some(moment)) => Ok(Believed { stamped: None, moment, asked: None }),
+            (Start::Held(stamped), Some(moment)) => {
+                Ok(Believed { stamped: Some(*stamped), moment, asked: None })
+            }
             (Start::Load | Start::Absent | Start::Held(_), _) => self.look(id, patience).await,
         }
+    }
+
+    fn saw(&self, seen: Seen, sent: Instant) -> Believed {
+        Believed { stamped: seen.record, moment: self.store_clock.saw(seen.now, sent), asked: Some(sent) }
     }
 
     /// Reads a record, and asks a store that is away again for as long as that may take.
@@ -194,7 +209,7 @@ impl Inner {
         let mut backoff = BACKOFF_FIRST;
         loop {
             let error = match self.within(patience, self.store.load(id)).await {
-                Ok((seen, sent)) => return Ok((seen.record, self.store_clock.saw(seen.now, sent))),
+                Ok((seen, sent)) => return Ok(self.saw(seen, sent)),
                 Err(error) => error,
             };
             self.observe("", id, Observation::StoreError);
@@ -225,8 +240,9 @@ impl Inner {
         }
     }
 
-    fn applied(&self, id: RecordId, told: Told, stamped: Option<Stamped>, wrote: Wrote) -> Applied {
+    fn applied(&self, id: RecordId, told: Told, believed: Believed, wrote: Wrote) -> Applied {
         let Told { answer, notice, from } = told;
+        let Believed { stamped, asked, .. } = believed;
         let route = stamped.as_ref().map_or("", |stamped| stamped.record.subject.route.as_str());
         match notice {
             Some(Notice::Contradiction) => self.observe(route, id, Observation::Contradiction),
@@ -240,8 +256,8 @@ impl Inner {
         if answer == Answer::Fenced {
             self.observe(route, id, Observation::Fenced);
         }
-        if let Some(stamped) = &stamped {
-            self.cache.keep(id, &stamped.record);
+        if let (Some(stamped), Some(asked)) = (&stamped, asked) {
+            self.cache.keep(id, &stamped.record, asked);
         }
         Applied { answer, stamped, from, wrote }
     }

@@ -63,10 +63,11 @@ impl Cache {
         (promised && cached.believed_until > instant()).then_some(cached.record)
     }
 
-    /// Keeps a record if it is completed.
-    pub(crate) fn keep(&self, id: RecordId, record: &Record) {
+    /// Keeps a record if it is completed. It is believed from when the store was asked, not from when it answered: the
+    /// record may have changed while the answer was on its way.
+    pub(crate) fn keep(&self, id: RecordId, record: &Record, asked: Instant) {
         if matches!(record.state, State::Completed { .. }) {
-            let believed_until = instant() + self.revalidate;
+            let believed_until = asked + self.revalidate;
             // Only the answer is needed here; what else hangs on the record would not be weighed.
             let record = Record { recovery_point: None, evidence: None, verdict: None, ..record.clone() };
             self.kept.insert(id, Cached { record: Arc::new(record), believed_until });

@@ -1,0 +1,76 @@
+//! Where a page ended: in which list, and after which record.
+
+use onceward::RecordId;
+use onceward::store::{Cursor, Due, StoreError, Which};
+
+use crate::keys::List;
+
+/// A place behind a record. In lists of what is due, all buckets are one list; in an operator's, one comes after the other.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Place {
+    pub list: List,
+    pub score: u64,
+    pub id: RecordId,
+}
+
+/// Cursors outlive the process that gave them, in a client's hands: another layout gets another number.
+const FORMAT: u8 = 1;
+
+const fn kind(which: &Which) -> u8 {
+    match which {
+        Which::Due(Due::Leases) => b'l',
+        Which::Due(Due::Reconcile) => b'u',
+        Which::Due(Due::Expired) => b'e',
+        Which::Filter(_) => b'f',
+    }
+}
+
+impl Place {
+    pub(crate) fn cursor(self, which: &Which) -> Cursor {
+        let mut bytes = vec![FORMAT, kind(which)];
+        bytes.extend(self.list.letter().as_bytes());
+        bytes.extend(self.score.to_be_bytes());
+        bytes.extend(self.id.as_bytes());
+        Cursor::from_bytes(bytes)
+    }
+
+    pub(crate) fn read(cursor: &Cursor, which: &Which) -> Result<Self, StoreError> {
+        let parse = || {
+            let (&[format, tag, letter], rest) = cursor.as_bytes().split_first_chunk()?;
+            let (score, id) = rest.split_first_chunk()?;
+            let list = List::ALL.into_iter().find(|list| list.letter().as_bytes() == [letter])?;
+            let id = RecordId::from_bytes(id.try_into().ok()?);
+            (format == FORMAT && tag == kind(which)).then_some(Self {
+                list,
+                score: u64::from_be_bytes(*score),
+                id,
+            })
+        };
+        parse().ok_or_else(|| StoreError::Refused {
+            reason: format!(
+                "a cursor of {} bytes is not one that this store gave for this list: start the list anew",
+                cursor.as_bytes().len()
+            ),
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use onceward::store::Filter;
+
+    use super::*;
+
+    #[test]
+    fn a_cursor_is_read_back_for_its_own_list_and_refused_for_any_other() {
+        let place = Place { list: List::Unknown, score: 7, id: RecordId::from_bytes([9; 16]) };
+        let (due, filter) = (Which::Due(Due::Reconcile), Which::Filter(Filter::default()));
+        let cursor = place.cursor(&due);
+        assert_eq!(Place::read(&cursor, &due), Ok(place));
+        assert!(matches!(Place::read(&cursor, &filter), Err(StoreError::Refused { .. })));
+        for foreign in [&b""[..], b"x", b"\x01uu", &[0; 27], &[0; 300]] {
+            let foreign = Cursor::from_bytes(foreign);
+            assert!(matches!(Place::read(&foreign, &due), Err(StoreError::Refused { .. })));
+        }
+    }
+}

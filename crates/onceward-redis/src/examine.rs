@@ -1,0 +1,212 @@
+//! What a server's settings mean for the promise, in plain words.
+
+use std::collections::BTreeMap;
+
+use crate::error::{Failure, OpenError};
+use crate::link::{Link, Told};
+use crate::options::Options;
+use crate::url::{RedisUrl, Topology};
+
+/// One thing that was looked at.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Finding {
+    /// How bad it is.
+    pub level: Level,
+    /// Which setting or property of the server.
+    pub setting: &'static str,
+    /// What it is, what that means, and what to change.
+    pub text: String,
+}
+
+/// How bad a finding is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Level {
+    /// As it should be.
+    Good,
+    /// It works, and promises less than it could.
+    Warning,
+    /// A store does not start like this.
+    Problem,
+}
+
+/// Connects and looks at everything that a store's promise depends on. Changes nothing.
+pub async fn examine(url: &RedisUrl) -> Result<Vec<Finding>, OpenError> {
+    let unavailable =
+        |failure: Failure| OpenError::Unavailable { server: url.to_string(), reason: failure.reason() };
+    let link = Link::connect(url, &Options::default()).await.map_err(unavailable)?;
+    look(&link, url).await.map_err(unavailable)
+}
+
+pub(crate) async fn look(link: &Link, url: &RedisUrl) -> Result<Vec<Finding>, Failure> {
+    let mut findings = Vec::new();
+    for Told { node, text } in link.ask_all(redis::cmd("INFO")).await? {
+        let info = fields(&text);
+        let at = node.map(|node| format!("{node}: ")).unwrap_or_default();
+        let get = |name: &str| info.get(name).copied().unwrap_or("unknown");
+        let mut find = |(level, setting, text): Judgement| {
+            findings.push(Finding { level, setting, text: format!("{at}{text}") });
+        };
+        find(version(get("redis_version")));
+        find(mode(get("redis_mode"), url.topology));
+        find(role(get("role")));
+        find(policy(get("maxmemory_policy")));
+        find(persistence(get("aof_enabled")));
+        find(replicas(get("connected_slaves")));
+    }
+    findings.push(fsync(link).await);
+    Ok(findings)
+}
+
+type Judgement = (Level, &'static str, String);
+
+fn fields(info: &str) -> BTreeMap<&str, &str> {
+    info.lines().filter_map(|line| line.split_once(':')).collect()
+}
+
+fn version(version: &str) -> Judgement {
+    let major: u32 = version.split('.').next().and_then(|major| major.parse().ok()).unwrap_or(0);
+    match major {
+        0..=4 => {
+            let text = format!("version {version} cannot run the store's scripts: it needs Redis 5 or later");
+            (Level::Problem, "version", text)
+        }
+        5 | 6 => {
+            let text =
+                format!("version {version} works and is no longer maintained: upgrade to Redis 7 or later");
+            (Level::Warning, "version", text)
+        }
+        _ => (Level::Good, "version", format!("version {version}")),
+    }
+}
+
+fn mode(mode: &str, topology: Topology) -> Judgement {
+    match (mode, topology) {
+        ("cluster", Topology::Single) => {
+            let text =
+                "this is a node of a cluster, and holds only some of the keys: add ?cluster=true to the URL";
+            (Level::Problem, "cluster-enabled", text.to_owned())
+        }
+        ("cluster", Topology::Cluster) => (Level::Good, "cluster-enabled", "a node of a cluster".to_owned()),
+        (_, Topology::Cluster) => {
+            let text = "the URL says cluster=true, and this is a single server: take that out";
+            (Level::Problem, "cluster-enabled", text.to_owned())
+        }
+        (_, Topology::Single) => (Level::Good, "cluster-enabled", "a single server".to_owned()),
+    }
+}
+
+fn role(role: &str) -> Judgement {
+    match role {
+        "slave" => {
+            let text =
+                "this is a replica, which takes no writes and is behind: give the address of its master";
+            (Level::Problem, "replicaof", text.to_owned())
+        }
+        _ => (Level::Good, "replicaof", "it takes writes".to_owned()),
+    }
+}
+
+fn policy(policy: &str) -> Judgement {
+    match policy {
+        "noeviction" => {
+            (Level::Good, "maxmemory-policy", "noeviction: no record is thrown away for room".to_owned())
+        }
+        other => {
+            let text = format!(
+                "maxmemory-policy is {other}: a full Redis would forget operations, and retries would execute again; set `maxmemory-policy noeviction` in redis.conf, or with CONFIG SET"
+            );
+            (Level::Problem, "maxmemory-policy", text)
+        }
+    }
+}
+
+fn persistence(aof: &str) -> Judgement {
+    match aof {
+        "1" => (Level::Good, "appendonly", "yes: writes are in a log that a restart reads".to_owned()),
+        _ => {
+            let text = "appendonly is off: a restart loses everything since the last snapshot, and the store then refuses to serve until the loss is accepted; set `appendonly yes`";
+            (Level::Warning, "appendonly", text.to_owned())
+        }
+    }
+}
+
+fn replicas(count: &str) -> Judgement {
+    match count {
+        "0" | "unknown" => {
+            (Level::Good, "replication", "no replicas: nothing can fail over to an older copy".to_owned())
+        }
+        _ => {
+            let text = format!(
+                "{count} replicas are connected: replication is asynchronous, so a failover can lose the writes that were on their way. The store notices that and stops; it cannot undo it"
+            );
+            (Level::Warning, "replication", text)
+        }
+    }
+}
+
+/// Hosted servers often forbid to read this, so it is asked for by itself.
+async fn fsync(link: &Link) -> Finding {
+    let mut command = redis::cmd("CONFIG");
+    command.arg("GET").arg("appendfsync");
+    let value = match link.send(&command).await {
+        Ok(redis::Value::Array(parts)) => parts.into_iter().nth(1).and_then(crate::reply::text),
+        Ok(redis::Value::Map(pairs)) => {
+            pairs.into_iter().next().and_then(|(_, value)| crate::reply::text(value))
+        }
+        Ok(_) | Err(_) => None,
+    };
+    let (level, text) = match value.as_deref() {
+        Some("always") => {
+            (Level::Good, "appendfsync is always: with appendonly, what was answered survives a crash".to_owned())
+        }
+        Some(other) => (
+            Level::Warning,
+            format!(
+                "appendfsync is {other}: a crash of the server can lose {}, and with it operations that were answered; set `appendfsync always` where that matters",
+                if other == "everysec" { "the last second" } else { "what the system had not written yet" }
+            ),
+        ),
+        None => (
+            Level::Warning,
+            "appendfsync may not be read here: ask whoever runs this Redis; unless it is `always`, a crash can lose the last second"
+                .to_owned(),
+        ),
+    };
+    Finding { level, setting: "appendfsync", text }
+}
+
+/// A problem as the reason not to start.
+pub(crate) fn refusal(server: &str, setting: &'static str, text: String) -> OpenError {
+    let (problem, advice) = match text.split_once("; ") {
+        Some((problem, advice)) => (problem.to_owned(), advice.to_owned()),
+        None => (text, format!("look at {setting}")),
+    };
+    OpenError::Setting { server: server.to_owned(), problem, advice }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn everything_but_noeviction_is_a_problem_and_says_what_to_change() {
+        assert_eq!(policy("noeviction").0, Level::Good);
+        for other in ["allkeys-lru", "volatile-ttl", "unknown"] {
+            let (level, setting, text) = policy(other);
+            assert_eq!((level, setting), (Level::Problem, "maxmemory-policy"));
+            assert!(text.contains("maxmemory-policy noeviction"), "{text}");
+        }
+    }
+
+    #[test]
+    fn a_server_that_would_lose_or_split_records_is_told_from_one_that_only_promises_less() {
+        assert_eq!(version("4.0.9").0, Level::Problem);
+        assert_eq!(version("6.2.1").0, Level::Warning);
+        assert_eq!(version("7.0.15").0, Level::Good);
+        assert_eq!(mode("cluster", Topology::Single).0, Level::Problem);
+        assert_eq!(mode("standalone", Topology::Cluster).0, Level::Problem);
+        assert_eq!(role("slave").0, Level::Problem);
+        assert_eq!(persistence("0").0, Level::Warning);
+        assert_eq!(replicas("2").0, Level::Warning);
+    }
+}

@@ -1,0 +1,48 @@
+//! Onceward on Redis: a store for low stakes and high rates, and a shared replay cache in front of another store.
+//!
+//! **As a store** ([`RedisStore`]) a record is as durable as the server is told to be: with `appendfsync everysec` a crash of
+//! the server can lose the last second, and a failover whatever was not replicated yet. What Redis cannot promise, the
+//! store at least notices: every bucket of records has a marker that counts its writes, and each call is held against
+//! it in the same script. A server that was flushed, restarted without persistence or rolled back answers nothing more
+//! until an operator accepts the loss ([`RedisStore::accept_loss`]).
+//!
+//! **As a cache** ([`RedisCache`]) it holds copies of completed records. Losing it costs reads of the real store.
+//!
+//! Both work on one server, over TLS, and on Redis Cluster. `docs/redis.md` tells about settings and promises.
+//!
+//! ```no_run
+//! # async fn example() -> Result<(), Box<dyn std::error::Error>> {
+//! use std::sync::Arc;
+//! use onceward::{Engine, EngineOptions, Identity};
+//! use onceward_redis::{Options, RedisStore, RedisUrl};
+//!
+//! let url: RedisUrl = "redis://127.0.0.1:6379".parse()?;
+//! let store = RedisStore::connect(&url, Options::default()).await?;
+//! let identity = Identity::new("default", "authorization")?;
+//! let engine = Engine::open(Arc::new(store), identity, EngineOptions::new()?).await?;
+//! # Ok(())
+//! # }
+//! ```
+
+mod cursor;
+mod error;
+mod examine;
+mod guard;
+mod keys;
+mod link;
+mod marker;
+mod options;
+mod reply;
+mod scan;
+mod script;
+mod statistics;
+mod store;
+mod url;
+mod watch;
+
+pub use error::OpenError;
+pub use examine::{Finding, Level, examine};
+pub use options::{FirstUse, Options};
+pub use statistics::Statistics;
+pub use store::RedisStore;
+pub use url::{NotARedisUrl, RedisUrl};

@@ -1,0 +1,189 @@
+//! Connections. A single server's is made again by the watch, never behind the back of a call: so a call knows whether its
+//! command can have been sent. A cluster's are the library's, which asks another node again by itself; a swap that is asked
+//! twice meets its own record, so that is safe, but whatever fails there may have been carried out.
+
+use std::sync::{Mutex, PoisonError};
+
+use redis::aio::MultiplexedConnection;
+use redis::cluster::ClusterClientBuilder;
+use redis::cluster_async::ClusterConnection;
+use redis::cluster_routing::{MultipleNodeRoutingInfo, RoutingInfo};
+use redis::{AsyncConnectionConfig, Client, Cmd, ErrorKind, RedisError, ServerErrorKind, Value};
+
+use crate::error::Failure;
+use crate::options::Options;
+use crate::script::Script;
+use crate::url::{RedisUrl, Topology};
+
+/// How often the library may ask a cluster again: once for a slot that moved, once for a node that went, once more.
+const CLUSTER_RETRIES: u32 = 3;
+
+pub(crate) enum Link {
+    Single(Single),
+    Cluster(ClusterConnection),
+}
+
+/// One server, and the connection to it while there is one.
+pub(crate) struct Single {
+    client: Client,
+    config: AsyncConnectionConfig,
+    line: Mutex<Line>,
+}
+
+#[derive(Default)]
+struct Line {
+    /// Rises with every connection, so that a late error of an old one does not end the new one.
+    number: u64,
+    connection: Option<MultiplexedConnection>,
+}
+
+/// What a node says, and its address where there are several.
+pub(crate) struct Told {
+    pub node: Option<String>,
+    pub text: String,
+}
+
+impl Link {
+    pub(crate) async fn connect(url: &RedisUrl, options: &Options) -> Result<Self, Failure> {
+        let failed = |error: RedisError| Failure::NotSent(words(&error));
+        match url.topology {
+            Topology::Single => {
+                let config = AsyncConnectionConfig::new()
+                    .set_connection_timeout(Some(options.connect_within))
+                    .set_response_timeout(Some(options.answer_within));
+                let client = Client::open(url.info.clone()).map_err(failed)?;
+                let single = Single { client, config, line: Mutex::default() };
+                single.connect().await?;
+                Ok(Self::Single(single))
+            }
+            Topology::Cluster => {
+                let client = ClusterClientBuilder::new([url.info.clone()])
+                    .connection_timeout(options.connect_within)
+                    .response_timeout(options.answer_within)
+                    .retries(CLUSTER_RETRIES)
+                    .max_retry_wait(100)
+                    .build()
+                    .map_err(failed)?;
+                Ok(Self::Cluster(client.get_async_connection().await.map_err(failed)?))
+            }
+        }
+    }
+
+    pub(crate) async fn send(&self, command: &Cmd) -> Result<Value, Failure> {
+        match self {
+            Self::Single(single) => single.send(command).await,
+            Self::Cluster(cluster) => {
+                let answer = command.query_async(&mut cluster.clone()).await;
+                answer.map_err(|error: RedisError| match error.kind() {
+                    ErrorKind::Server(ServerErrorKind::NoScript) => Failure::NoScript,
+                    _ => Failure::Lost(words(&error)),
+                })
+            }
+        }
+    }
+
+    /// Runs a script by its name, and sends the script itself where the server does not know it.
+    pub(crate) async fn run(
+        &self,
+        script: &Script,
+        keys: &[String],
+        arguments: &[&[u8]],
+    ) -> Result<Value, Failure> {
+        match self.send(&invocation("EVALSHA", script.hash(), keys, arguments)).await {
+            Err(Failure::NoScript) => self.send(&invocation("EVAL", script.body, keys, arguments)).await,
+            answer => answer,
+        }
+    }
+
+    /// Asks every node that holds records.
+    pub(crate) async fn ask_all(&self, command: Cmd) -> Result<Vec<Told>, Failure> {
+        let cluster = match self {
+            Self::Single(single) => {
+                let text = plain(single.send(&command).await?).ok_or(Failure::Strange("no text"))?;
+                return Ok(vec![Told { node: None, text }]);
+            }
+            Self::Cluster(cluster) => cluster,
+        };
+        let everywhere = RoutingInfo::MultiNode((MultipleNodeRoutingInfo::AllMasters, None));
+        let answer = cluster.clone().route_command(command, everywhere).await;
+        let Value::Map(nodes) = answer.map_err(|error| Failure::Lost(words(&error)))? else {
+            return Err(Failure::Strange("no map of nodes"));
+        };
+        let told = nodes.into_iter().map(|(node, text)| {
+            plain(text).map(|text| Told { node: plain(node), text }).ok_or(Failure::Strange("no text"))
+        });
+        told.collect()
+    }
+}
+
+impl Single {
+    pub(crate) async fn connect(&self) -> Result<(), Failure> {
+        let connection = self.client.get_multiplexed_async_connection_with_config(&self.config).await;
+        let connection = connection.map_err(|error| Failure::NotSent(words(&error)))?;
+        let mut line = self.line();
+        line.number += 1;
+        line.connection = Some(connection);
+        Ok(())
+    }
+
+    pub(crate) fn is_connected(&self) -> bool {
+        self.line().connection.is_some()
+    }
+
+    async fn send(&self, command: &Cmd) -> Result<Value, Failure> {
+        let (number, connection) = {
+            let line = self.line();
+            (line.number, line.connection.clone())
+        };
+        let Some(mut connection) = connection else {
+            return Err(Failure::NotSent("there is no connection, and one is being made".to_owned()));
+        };
+        let error: RedisError = match command.query_async(&mut connection).await {
+            Ok(value) => return Ok(value),
+            Err(error) => error,
+        };
+        match error.kind() {
+            ErrorKind::Server(ServerErrorKind::NoScript) => Err(Failure::NoScript),
+            // The server read it and said no.
+            ErrorKind::Server(_) | ErrorKind::Extension => Err(Failure::Refused(words(&error))),
+            _ => {
+                let mut line = self.line();
+                if line.number == number {
+                    line.connection = None;
+                }
+                Err(Failure::Lost(words(&error)))
+            }
+        }
+    }
+
+    // A panic while the lock is held leaves a connection or none, and either can be used.
+    fn line(&self) -> std::sync::MutexGuard<'_, Line> {
+        self.line.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+fn invocation(verb: &str, script: &str, keys: &[String], arguments: &[&[u8]]) -> Cmd {
+    let mut command = redis::cmd(verb);
+    command.arg(script).arg(keys.len()).arg(keys);
+    for argument in arguments {
+        command.arg(*argument);
+    }
+    command
+}
+
+fn plain(value: Value) -> Option<String> {
+    match value {
+        Value::VerbatimString { text, .. } => Some(text),
+        other => crate::reply::text(other),
+    }
+}
+
+/// What happened, in words. Server errors tell their code and text, neither of which repeats what was sent.
+fn words(error: &RedisError) -> String {
+    match (error.code(), error.detail()) {
+        (Some(code), Some(detail)) => format!("Redis answered {code} {detail}"),
+        (Some(code), None) => format!("Redis answered {code}"),
+        (None, _) if error.is_timeout() => "Redis did not answer in time".to_owned(),
+        (None, _) => error.to_string(),
+    }
+}

@@ -1,0 +1,161 @@
+//! Setting a store up, accepting a loss, and reading the markers that tell of one.
+
+use futures_util::future::try_join_all;
+use onceward::random_bytes;
+use redis::Value;
+
+use crate::error::{Failure, OpenError};
+use crate::guard::{ACCEPTED, FIRST, MAKING, Marker, ROLLED_BACK};
+use crate::keys::{BUCKETS, Keys, List, buckets};
+use crate::link::Link;
+use crate::options::FirstUse;
+use crate::script::MARK;
+
+/// The marker of every bucket.
+pub(crate) async fn read(link: &Link, keys: &Keys) -> Result<Vec<Option<Marker>>, Failure> {
+    try_join_all(buckets().map(|bucket| async move {
+        let mut command = redis::cmd("HMGET");
+        command.arg(keys.marker(bucket)).arg("generation").arg("last");
+        match link.send(&command).await? {
+            Value::Array(parts) => marker(parts),
+            _ => Err(Failure::Strange("no marker")),
+        }
+    }))
+    .await
+}
+
+fn marker(parts: Vec<Value>) -> Result<Option<Marker>, Failure> {
+    let mut parts = parts.into_iter();
+    match (parts.next(), parts.next()) {
+        (Some(Value::Nil), Some(Value::Nil)) => Ok(None),
+        (Some(generation), Some(last)) => {
+            let generation = crate::reply::text(generation);
+            let last = crate::reply::text(last).and_then(|text| text.parse().ok());
+            match (generation, last) {
+                (Some(generation), Some(last)) => Ok(Some(Marker { generation, last })),
+                (None, _) | (_, None) => Err(Failure::Strange("half a marker")),
+            }
+        }
+        (None, _) | (_, None) => Err(Failure::Strange("half a marker")),
+    }
+}
+
+/// Where a marker may be written.
+#[derive(Clone, Copy)]
+enum When<'a> {
+    Absent,
+    Equal(&'a str),
+    Always,
+}
+
+/// Writes one marker, and tells the generation that stands there then.
+async fn mark(
+    link: &Link,
+    keys: &Keys,
+    bucket: u8,
+    when: When<'_>,
+    generation: &str,
+) -> Result<String, Failure> {
+    let (when, expected) = match when {
+        When::Absent => ("absent", ""),
+        When::Equal(expected) => ("equal", expected),
+        When::Always => ("always", ""),
+    };
+    let arguments = [when.as_bytes(), generation.as_bytes(), expected.as_bytes()];
+    let answer = link.run(&MARK, &[keys.marker(bucket)], &arguments).await?;
+    crate::reply::text(answer).ok_or(Failure::Strange("no generation"))
+}
+
+/// Marks every bucket but the first, which says meanwhile that this is not finished.
+async fn mark_others(link: &Link, keys: &Keys, when: When<'_>, generation: &str) -> Result<(), Failure> {
+    try_join_all(buckets().skip(1).map(|bucket| mark(link, keys, bucket, when, generation))).await?;
+    Ok(())
+}
+
+fn new_generation(kind: &str) -> Result<String, OpenError> {
+    Ok(format!("{kind}{:032x}", u128::from_be_bytes(random_bytes()?)))
+}
+
+/// Finds the store's generation, and sets it up where there is nothing at all.
+pub(crate) async fn open(
+    link: &Link,
+    keys: &Keys,
+    first_use: FirstUse,
+    server: &str,
+) -> Result<(String, Vec<Marker>), OpenError> {
+    let unavailable =
+        |failure: Failure| OpenError::Unavailable { server: server.to_owned(), reason: failure.reason() };
+    let lost = |what: &str| OpenError::Lost { server: server.to_owned(), what: what.to_owned() };
+    let markers = read(link, keys).await.map_err(unavailable)?;
+    let making =
+        markers[0].as_ref().and_then(|first| first.generation.strip_prefix(MAKING)).map(str::to_owned);
+    let generation = match making {
+        Some(generation) if generation.starts_with(FIRST) => generation,
+        Some(_) => return Err(lost("a loss was being accepted and that was not finished")),
+        None if markers.iter().all(Option::is_none) => {
+            if has_records(link, keys).await.map_err(unavailable)? {
+                return Err(lost("there are records, and their markers are gone"));
+            }
+            if first_use == FirstUse::Refuse {
+                return Err(lost("it is empty, and this gateway was told that its store exists"));
+            }
+            new_generation(FIRST)?
+        }
+        None => return whole(markers).map_err(|what| lost(&what)),
+    };
+    // Several gateways may start at once: whoever marks the first bucket chooses the name, and all help to finish.
+    let unfinished = format!("{MAKING}{generation}");
+    let standing = mark(link, keys, 0, When::Absent, &unfinished).await.map_err(unavailable)?;
+    let generation = standing.strip_prefix(MAKING).unwrap_or(&standing);
+    mark_others(link, keys, When::Absent, generation).await.map_err(unavailable)?;
+    mark(link, keys, 0, When::Equal(&format!("{MAKING}{generation}")), generation)
+        .await
+        .map_err(unavailable)?;
+    whole(read(link, keys).await.map_err(unavailable)?).map_err(|what| lost(&what))
+}
+
+/// The generation, if all markers are there and of one.
+fn whole(markers: Vec<Option<Marker>>) -> Result<(String, Vec<Marker>), String> {
+    let there: Vec<Marker> = markers.into_iter().flatten().collect();
+    let generation = there.first().map(|marker| marker.generation.clone()).unwrap_or_default();
+    if there.len() < BUCKETS {
+        return Err(format!("{} of {BUCKETS} markers are gone", BUCKETS - there.len()));
+    }
+    if generation.starts_with(ROLLED_BACK) {
+        return Err("a gateway missed writes that it had made".to_owned());
+    }
+    if there.iter().any(|marker| marker.generation != generation) {
+        return Err("its markers are of several generations".to_owned());
+    }
+    Ok((generation, there))
+}
+
+async fn has_records(link: &Link, keys: &Keys) -> Result<bool, Failure> {
+    let found = try_join_all(buckets().map(|bucket| async move {
+        let mut command = redis::cmd("EXISTS");
+        List::ALL.iter().for_each(|list| {
+            command.arg(keys.list(bucket, *list));
+        });
+        link.send(&command).await
+    }));
+    Ok(found.await?.into_iter().any(|count| count != Value::Int(0)))
+}
+
+/// Gives every bucket a new generation, which running gateways accept.
+pub(crate) async fn accept(link: &Link, keys: &Keys, server: &str) -> Result<(), OpenError> {
+    let unavailable =
+        |failure: Failure| OpenError::Unavailable { server: server.to_owned(), reason: failure.reason() };
+    let generation = new_generation(ACCEPTED)?;
+    let unfinished = format!("{MAKING}{generation}");
+    mark(link, keys, 0, When::Always, &unfinished).await.map_err(unavailable)?;
+    mark_others(link, keys, When::Always, &generation).await.map_err(unavailable)?;
+    mark(link, keys, 0, When::Equal(&unfinished), &generation).await.map_err(unavailable)?;
+    Ok(())
+}
+
+/// Tells every other gateway that writes are gone. Where another generation stands already, it knows.
+pub(crate) async fn spread(link: &Link, keys: &Keys, generation: &str) -> Result<(), Failure> {
+    let gone = format!("{ROLLED_BACK}{generation}");
+    try_join_all(buckets().map(|bucket| mark(link, keys, bucket, When::Equal(generation), &gone))).await?;
+    Ok(())
+}

@@ -1,0 +1,282 @@
+//! Lists, a bounded page at a time, from the sorted sets of every bucket.
+//!
+//! What is due is merged over all buckets, the longest overdue first. An operator's list goes bucket by bucket.
+
+use futures_util::future::{join_all, try_join_all};
+use onceward::store::{Entry, Filter, Page, Scan, StoreError, Which};
+use onceward::{Record, RecordId, Timestamp};
+
+use crate::cursor::Place;
+use crate::error::Failure;
+use crate::keys::{List, bucket, buckets};
+use crate::reply::{places, record};
+use crate::script::LIST;
+use crate::store::{Inner, SCORE_MAX};
+
+/// A page longer than this is a list that nobody reads, and a batch that nobody should make.
+const PAGE_ROWS_MAX: usize = 1_000;
+/// Pages are held in memory whole, on their way through an API too.
+const PAGE_BYTES_MAX: usize = 4 << 20;
+/// So many records are read for one page of an operator's list, whether they are asked for or not.
+const PAGE_LOOKS_MAX: usize = 10_000;
+/// So many records, or buckets of an operator's list, are asked for at once.
+const AT_ONCE: usize = 32;
+
+/// What to list of one bucket.
+#[derive(Clone, Copy)]
+struct Wanted {
+    bucket: u8,
+    list: List,
+    after: Option<(u64, RecordId)>,
+    until: Until,
+    count: usize,
+}
+
+/// Up to which time records are listed.
+#[derive(Clone, Copy)]
+enum Until {
+    /// What the server's clock shows.
+    Now,
+    /// What a test's clock shows.
+    At(Timestamp),
+    /// Every record, due or not.
+    Ever,
+}
+
+/// Some of a bucket's list.
+struct Listed {
+    now: Timestamp,
+    found: Vec<(u64, RecordId)>,
+    /// Whether there may be more behind them.
+    full: bool,
+}
+
+impl Inner {
+    pub(crate) async fn page(&self, scan: &Scan) -> Result<Page, StoreError> {
+        let after = scan.after.as_ref().map(|cursor| Place::read(cursor, &scan.which)).transpose()?;
+        let most = scan.limit.min(PAGE_ROWS_MAX);
+        match &scan.which {
+            Which::Due(due) => self.due(&scan.which, List::of(*due), after, most).await,
+            Which::Filter(filter) => self.filtered(&scan.which, filter, after, most).await,
+        }
+    }
+
+    /// Records of one list over all buckets, in the order of their times.
+    async fn due(
+        &self,
+        which: &Which,
+        list: List,
+        after: Option<Place>,
+        most: usize,
+    ) -> Result<Page, StoreError> {
+        // A few of each bucket: where one has more, the page ends behind what was fetched of it.
+        let count = (most / 64 + 2).min(most.max(1));
+        let until = self.clock().map_or(Until::Now, Until::At);
+        let after = after.map(|place| (place.score, place.id));
+        let wanted = buckets().map(|bucket| Wanted { bucket, list, after, until, count });
+        let listed = try_join_all(wanted.map(|wanted| self.list(wanted))).await?;
+        let now = listed.iter().map(|listed| listed.now).min().unwrap_or(Timestamp::from_micros(0));
+        let known_to = listed
+            .iter()
+            .filter(|listed| listed.full)
+            .filter_map(|listed| listed.found.last())
+            .min()
+            .copied();
+        let mut found: Vec<_> = listed.into_iter().flat_map(|listed| listed.found).collect();
+        found.sort_unstable();
+        let all = found.len();
+        found.retain(|place| known_to.is_none_or(|known| *place <= known));
+        found.truncate(most);
+        let mut filling = Filling::new(now, most);
+        for some in found.chunks(AT_ONCE) {
+            if filling.bytes >= PAGE_BYTES_MAX {
+                break;
+            }
+            self.fill(&mut filling, list, some, |record| {
+                record.due().1 <= now && List::of(record.due().0) == list
+            })
+            .await?;
+        }
+        let more = filling.looks < all || known_to.is_some();
+        Ok(filling.page(which, more && most > 0))
+    }
+
+    /// Records that an operator asks for, bucket by bucket.
+    async fn filtered(
+        &self,
+        which: &Which,
+        filter: &Filter,
+        after: Option<Place>,
+        most: usize,
+    ) -> Result<Page, StoreError> {
+        let lists = lists_of(filter);
+        if after.is_some_and(|place| !lists.contains(&place.list)) {
+            let reason = "the cursor is of a list with another state: start the list anew".to_owned();
+            return Err(StoreError::Refused { reason });
+        }
+        let start = after.map(|place| (bucket(place.id), place));
+        let steps: Vec<Wanted> = buckets()
+            .flat_map(|bucket| lists.iter().map(move |list| (bucket, *list)))
+            .skip_while(|(bucket, list)| {
+                start.is_some_and(|(first, place)| (*bucket, *list) != (first, place.list))
+            })
+            .map(|(bucket, list)| Wanted {
+                bucket,
+                list,
+                after: None,
+                until: Until::Ever,
+                count: most.clamp(1, AT_ONCE),
+            })
+            .collect();
+        let mut filling = Filling::new(Timestamp::from_micros(0), most);
+        let mut after = after.map(|place| (place.score, place.id));
+        for some in steps.chunks(AT_ONCE) {
+            let first = after.take();
+            let wanted =
+                some.iter().enumerate().map(|(n, step)| Wanted { after: first.filter(|_| n == 0), ..*step });
+            let firsts = try_join_all(wanted.map(|wanted| self.list(wanted))).await?;
+            for (step, listed) in some.iter().zip(firsts) {
+                if self.walk(&mut filling, filter, *step, listed).await? == Walked::Full {
+                    return Ok(filling.page(which, most > 0));
+                }
+            }
+        }
+        Ok(filling.page(which, false))
+    }
+
+    /// All of one bucket's list, until the page is full.
+    async fn walk(
+        &self,
+        filling: &mut Filling,
+        filter: &Filter,
+        step: Wanted,
+        mut listed: Listed,
+    ) -> Result<Walked, StoreError> {
+        loop {
+            filling.now = listed.now;
+            if filling.is_full() {
+                // What was listed of this step comes with the next page.
+                return Ok(if listed.found.is_empty() { Walked::ToTheEnd } else { Walked::Full });
+            }
+            let mut left = listed.found.as_slice();
+            while !left.is_empty() {
+                if filling.is_full() {
+                    return Ok(Walked::Full);
+                }
+                let (some, rest) = left.split_at(left.len().min(filling.room()).min(AT_ONCE));
+                self.fill(filling, step.list, some, |record| filter.accepts(record)).await?;
+                left = rest;
+            }
+            let Some(last) = listed.found.last().filter(|_| listed.full) else { return Ok(Walked::ToTheEnd) };
+            listed = self.list(Wanted { after: Some(*last), ..step }).await?;
+        }
+    }
+
+    /// Up to so many places of one bucket's list behind a place.
+    async fn list(&self, wanted: Wanted) -> Result<Listed, StoreError> {
+        let keys = [self.keys.list(wanted.bucket, wanted.list), self.keys.marker(wanted.bucket)];
+        let lowest = wanted.after.map_or(0, |(score, _)| score).to_string();
+        let highest = match wanted.until {
+            Until::Now => String::new(),
+            Until::At(time) => time.as_micros().to_string(),
+            Until::Ever => SCORE_MAX.to_string(),
+        };
+        let count = wanted.count.to_string();
+        let (mut offset, mut found) = (0_usize, Vec::new());
+        loop {
+            let skipped = offset.to_string();
+            let arguments = [lowest.as_bytes(), highest.as_bytes(), skipped.as_bytes(), count.as_bytes()];
+            let told = self.ask(&LIST, wanted.bucket, &keys, &arguments).await;
+            let told = told.map_err(|untold| self.of_read(untold))?;
+            let some = places(told.rest).map_err(Failure::of_read)?;
+            let full = some.len() == wanted.count;
+            offset += some.len();
+            // Those of the very time at which the last page ended may have been on it.
+            found.extend(some.into_iter().filter(|place| wanted.after.is_none_or(|after| *place > after)));
+            if !full || found.len() >= wanted.count {
+                return Ok(Listed { now: told.now, found, full });
+            }
+        }
+    }
+
+    /// Reads records and puts those that are wanted on the page. What cannot be read is put there, too.
+    async fn fill(
+        &self,
+        filling: &mut Filling,
+        list: List,
+        some: &[(u64, RecordId)],
+        wanted: impl Fn(&Record) -> bool,
+    ) -> Result<(), StoreError> {
+        let read = join_all(some.iter().map(|(_, id)| {
+            let mut command = redis::cmd("GET");
+            command.arg(self.keys.record(*id));
+            async move { self.link.send(&command).await }
+        }));
+        for (&(score, id), stored) in some.iter().zip(read.await) {
+            let stored = stored.map_err(Failure::of_read)?;
+            filling.looks += 1;
+            filling.last = Some(Place { list, score, id });
+            if let redis::Value::BulkString(bytes) = &stored {
+                filling.bytes += bytes.len();
+            }
+            match record(id, stored) {
+                // It was forgotten meanwhile.
+                Ok(None) => {}
+                Ok(Some(stamped)) if !wanted(&stamped.record) => {}
+                Ok(Some(stamped)) => {
+                    filling.entries.push(Entry { id, version: stamped.version, record: Ok(stamped.record) });
+                }
+                Err(StoreError::Unreadable { version, why, .. }) => {
+                    filling.entries.push(Entry { id, version, record: Err(why) });
+                }
+                Err(error) => return Err(error),
+            }
+        }
+        Ok(())
+    }
+}
+
+#[derive(PartialEq, Eq)]
+enum Walked {
+    ToTheEnd,
+    Full,
+}
+
+/// The lists in which records of such a filter stand.
+fn lists_of(filter: &Filter) -> &'static [List] {
+    match filter.state {
+        Some("in_progress") => &[List::Leases],
+        Some("unknown") => &[List::Unknown],
+        Some(_) => &[List::Settled],
+        None => &List::ALL,
+    }
+}
+
+/// A page while it is being filled.
+struct Filling {
+    now: Timestamp,
+    entries: Vec<Entry>,
+    most: usize,
+    looks: usize,
+    bytes: usize,
+    last: Option<Place>,
+}
+
+impl Filling {
+    const fn new(now: Timestamp, most: usize) -> Self {
+        Self { now, entries: Vec::new(), most, looks: 0, bytes: 0, last: None }
+    }
+
+    fn room(&self) -> usize {
+        self.most - self.entries.len()
+    }
+
+    fn is_full(&self) -> bool {
+        self.room() == 0 || self.bytes >= PAGE_BYTES_MAX || self.looks >= PAGE_LOOKS_MAX
+    }
+
+    fn page(self, which: &Which, more: bool) -> Page {
+        let next = self.last.filter(|_| more).map(|last| last.cursor(which));
+        Page { now: self.now, entries: self.entries, next }
+    }
+}

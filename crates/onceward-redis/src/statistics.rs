@@ -1,0 +1,48 @@
+//! What a store counts about itself.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+
+/// What a store has done since it was opened.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Statistics {
+    /// Loads, swaps, scans and forgets that were asked for.
+    pub calls: u64,
+    /// Those that the store could not serve.
+    pub failures: u64,
+    /// Connections that were made after the first.
+    pub reconnects: u64,
+    /// How often records were found to be lost.
+    pub losses: u64,
+}
+
+#[derive(Default)]
+pub(crate) struct Counters {
+    pub calls: Counter,
+    pub failures: Counter,
+    pub reconnects: Counter,
+    pub losses: Counter,
+}
+
+#[derive(Default)]
+pub(crate) struct Counter(AtomicU64);
+
+impl Counter {
+    pub(crate) fn count(&self) {
+        self.0.fetch_add(1, Ordering::Relaxed);
+    }
+
+    fn read(&self) -> u64 {
+        self.0.load(Ordering::Relaxed)
+    }
+}
+
+impl Counters {
+    pub(crate) fn read(&self) -> Statistics {
+        Statistics {
+            calls: self.calls.read(),
+            failures: self.failures.read(),
+            reconnects: self.reconnects.read(),
+            losses: self.losses.read(),
+        }
+    }
+}

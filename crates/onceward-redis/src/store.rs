@@ -1,0 +1,298 @@
+//! The four methods of a store.
+
+use std::sync::Arc;
+
+use futures_util::future::join_all;
+use onceward::store::{Page, Scan, Seen, Store, StoreError, StoreFuture, Swapped, Version};
+use onceward::{Clock, Record, RecordId, Timestamp, codec};
+use redis::Value;
+use tokio::sync::{Notify, Semaphore, SemaphorePermit};
+
+use crate::error::{Failure, OpenError};
+use crate::examine::{self, Finding, Level};
+use crate::guard::{Guard, Loss};
+use crate::keys::{Keys, List, bucket};
+use crate::link::Link;
+use crate::options::Options;
+use crate::reply::{Reply, Word, digits, record};
+use crate::script::{FORGET, LOAD, SWAP, Script};
+use crate::statistics::{Counters, Statistics};
+use crate::url::RedisUrl;
+use crate::{marker, watch};
+
+/// So many deletions are under way at once: claims come between them.
+const FORGET_AT_ONCE: usize = 64;
+/// Scores are numbers that Lua keeps exactly. What is never due stands at the end of its list.
+pub(crate) const SCORE_MAX: u64 = 1 << 53;
+
+/// A store in Redis. Clones share it.
+///
+/// Must be made within a tokio runtime with time and network: a task there keeps the connection and looks after the markers,
+/// and ends when the last clone is dropped.
+#[derive(Clone)]
+pub struct RedisStore {
+    inner: Arc<Inner>,
+}
+
+pub(crate) struct Inner {
+    pub link: Link,
+    pub keys: Keys,
+    pub guard: Guard,
+    pub counters: Counters,
+    /// Wakes the watch.
+    pub alarm: Arc<Notify>,
+    pub server: String,
+    clock: Option<Arc<dyn Clock>>,
+    permits: Semaphore,
+    in_flight: usize,
+}
+
+/// What a script told, and when.
+pub(crate) struct Told {
+    pub word: Word,
+    pub now: Timestamp,
+    pub last: u64,
+    pub rest: Value,
+}
+
+/// Why a script told nothing.
+pub(crate) enum Untold {
+    Failed(Failure),
+    /// The bucket is not what was known. Nothing was written.
+    Lost,
+}
+
+impl RedisStore {
+    /// Connects, looks at the server's settings, and finds or makes the marker.
+    ///
+    /// Refused where Redis may evict records, where it is a replica, where the URL does not say that it is a cluster, and
+    /// where records were lost.
+    pub async fn connect(url: &RedisUrl, options: Options) -> Result<Self, OpenError> {
+        options.check()?;
+        let server = url.to_string();
+        let unavailable =
+            |failure: Failure| OpenError::Unavailable { server: server.clone(), reason: failure.reason() };
+        let link = Link::connect(url, &options).await.map_err(unavailable)?;
+        for Finding { level, setting, text } in examine::look(&link, url).await.map_err(unavailable)? {
+            match level {
+                Level::Good => {}
+                Level::Warning => tracing::warn!(%server, setting, "{text}"),
+                Level::Problem => return Err(examine::refusal(&server, setting, text)),
+            }
+        }
+        let keys = Keys::new(url.prefix());
+        let (generation, markers) = marker::open(&link, &keys, options.first_use, &server).await?;
+        let inner = Arc::new(Inner {
+            link,
+            keys,
+            guard: Guard::new(&generation, &markers),
+            counters: Counters::default(),
+            alarm: Arc::default(),
+            server,
+            clock: options.clock,
+            permits: Semaphore::new(options.in_flight),
+            in_flight: options.in_flight,
+        });
+        tokio::spawn(watch::run(Arc::downgrade(&inner)));
+        Ok(Self { inner })
+    }
+
+    /// An operator accepts that records were lost: their keys name new operations from now on, and retries of them
+    /// execute again. Gateways that run go on by themselves within a second.
+    pub async fn accept_loss(url: &RedisUrl) -> Result<(), OpenError> {
+        let server = url.to_string();
+        let link = Link::connect(url, &Options::default())
+            .await
+            .map_err(|failure| OpenError::Unavailable { server: server.clone(), reason: failure.reason() })?;
+        marker::accept(&link, &Keys::new(url.prefix()), &server).await
+    }
+
+    /// What the store has done since it was opened, for metrics.
+    pub fn statistics(&self) -> Statistics {
+        self.inner.counters.read()
+    }
+
+    /// Whether records are known to be lost, and what to do: for readiness.
+    pub fn loss(&self) -> Option<String> {
+        self.inner.guard.generation().err()
+    }
+}
+
+impl Inner {
+    /// Runs a script on one bucket, with what is known of it in front of the arguments.
+    pub(crate) async fn ask(
+        &self,
+        script: &Script,
+        bucket: u8,
+        keys: &[String],
+        arguments: &[&[u8]],
+    ) -> Result<Told, Untold> {
+        let Ok(generation) = self.guard.generation() else { return Err(Untold::Lost) };
+        let seen = self.guard.seen(bucket).to_string();
+        let all: Vec<&[u8]> =
+            [generation.as_bytes(), seen.as_bytes()].into_iter().chain(arguments.iter().copied()).collect();
+        let answer = self.link.run(script, keys, &all).await.and_then(Reply::read);
+        match answer {
+            Ok(Reply::Told { word, now, last, rest }) => {
+                self.guard.saw(bucket, last);
+                let now = self.clock.as_ref().map_or(now, |clock| clock.now());
+                Ok(Told { word, now, last, rest })
+            }
+            Ok(Reply::Lost { generation: found }) => {
+                self.miss(&generation, &found);
+                Err(Untold::Lost)
+            }
+            Err(failure) => {
+                // The connection may be gone: the watch makes another.
+                if matches!(failure, Failure::Lost(_)) {
+                    self.alarm.notify_one();
+                }
+                Err(Untold::Failed(failure))
+            }
+        }
+    }
+
+    fn miss(&self, known: &str, found: &str) {
+        if found == known {
+            self.lost(
+                "a bucket has given fewer versions than were seen: writes were rolled back",
+                Loss::Writes,
+            );
+        } else if *self.guard.known() == *known {
+            self.lost("a bucket's marker is gone, or another stands there", Loss::Marker);
+        }
+        self.alarm.notify_one();
+    }
+
+    fn permit(&self) -> Result<SemaphorePermit<'_>, StoreError> {
+        self.counters.calls.count();
+        self.permits.try_acquire().map_err(|_| StoreError::Overloaded { waiting: self.in_flight })
+    }
+
+    /// The time of a test's clock, if there is one: scans go by it.
+    pub(crate) fn clock(&self) -> Option<Timestamp> {
+        self.clock.as_ref().map(|clock| clock.now())
+    }
+
+    pub(crate) fn unavailable(&self) -> StoreError {
+        let reason = match self.guard.generation() {
+            Err(reason) => reason,
+            Ok(_) => "Redis did not have the marker that was expected, and is being looked at".to_owned(),
+        };
+        StoreError::Unavailable { reason }
+    }
+
+    pub(crate) fn of_read(&self, untold: Untold) -> StoreError {
+        match untold {
+            Untold::Failed(failure) => failure.of_read(),
+            Untold::Lost => self.unavailable(),
+        }
+    }
+
+    fn of_write(&self, untold: Untold) -> StoreError {
+        match untold {
+            Untold::Failed(failure) => failure.of_write(),
+            Untold::Lost => self.unavailable(),
+        }
+    }
+
+    async fn load(&self, id: RecordId) -> Result<Seen, StoreError> {
+        let _permit = self.permit()?;
+        let bucket = bucket(id);
+        let keys = [self.keys.record(id), self.keys.marker(bucket)];
+        let told = self.ask(&LOAD, bucket, &keys, &[]).await.map_err(|untold| self.of_read(untold))?;
+        Ok(Seen { now: told.now, record: record(id, told.rest)? })
+    }
+
+    async fn swap(&self, id: RecordId, expect: Option<Version>, next: Record) -> Result<Swapped, StoreError> {
+        let _permit = self.permit()?;
+        let bytes =
+            codec::encode(id, &next).map_err(|error| StoreError::Refused { reason: error.to_string() })?;
+        let (due, at) = next.due();
+        drop(next);
+        let expect = expect.map(digits).unwrap_or_default();
+        let score = at.as_micros().min(SCORE_MAX).to_string();
+        let arguments: [&[u8]; 5] =
+            [expect.as_bytes(), List::of(due).letter().as_bytes(), score.as_bytes(), id.as_bytes(), &bytes];
+        let told = self.ask(&SWAP, bucket(id), &self.keys.of_write(id), &arguments).await;
+        let Told { word, now, last, rest } = told.map_err(|untold| self.of_write(untold))?;
+        match word {
+            Word::Applied => Ok(Swapped::Applied { version: Version::from_number(last), now }),
+            Word::Conflict => Ok(Swapped::Conflict(Seen { now, record: record(id, rest)? })),
+            Word::Found | Word::Forgotten | Word::Listed => {
+                Err(Failure::Strange("an answer to something else").of_write())
+            }
+        }
+    }
+
+    async fn forget_one(&self, id: RecordId, version: Version) -> Result<usize, StoreError> {
+        let version = digits(version);
+        let arguments: [&[u8]; 2] = [version.as_bytes(), id.as_bytes()];
+        let told = self.ask(&FORGET, bucket(id), &self.keys.of_write(id), &arguments).await;
+        Ok(usize::from(told.map_err(|untold| self.of_write(untold))?.rest == Value::Int(1)))
+    }
+
+    async fn forget(&self, records: Vec<(RecordId, Version)>) -> Result<usize, StoreError> {
+        let _permit = self.permit()?;
+        let mut forgotten = 0;
+        for some in records.chunks(FORGET_AT_ONCE) {
+            let answers = join_all(some.iter().map(|(id, version)| self.forget_one(*id, *version))).await;
+            let mut failed = None;
+            for answer in answers {
+                match answer {
+                    Ok(count) => forgotten += count,
+                    Err(error) => failed = Some(error),
+                }
+            }
+            if let Some(error) = failed {
+                return Err(partly_forgotten(forgotten, error));
+            }
+        }
+        Ok(forgotten)
+    }
+
+    async fn counted<T>(&self, call: impl Future<Output = Result<T, StoreError>>) -> Result<T, StoreError> {
+        let answer = call.await;
+        if answer.is_err() {
+            self.counters.failures.count();
+        }
+        answer
+    }
+
+    async fn scan(&self, scan: Scan) -> Result<Page, StoreError> {
+        let _permit = self.permit()?;
+        self.page(&scan).await
+    }
+}
+
+/// "Nothing was written" would not be true of a sweep whose first part was.
+fn partly_forgotten(forgotten: usize, error: StoreError) -> StoreError {
+    if forgotten == 0 {
+        return error;
+    }
+    StoreError::Ambiguous { reason: format!("{forgotten} records were forgotten, then: {error}") }
+}
+
+impl Store for RedisStore {
+    fn load(&self, id: RecordId) -> StoreFuture<'_, Seen> {
+        Box::pin(self.inner.counted(self.inner.load(id)))
+    }
+
+    fn swap(&self, id: RecordId, expect: Option<Version>, next: Record) -> StoreFuture<'_, Swapped> {
+        Box::pin(self.inner.counted(self.inner.swap(id, expect, next)))
+    }
+
+    fn scan(&self, scan: Scan) -> StoreFuture<'_, Page> {
+        Box::pin(self.inner.counted(self.inner.scan(scan)))
+    }
+
+    fn forget(&self, records: Vec<(RecordId, Version)>) -> StoreFuture<'_, usize> {
+        Box::pin(self.inner.counted(self.inner.forget(records)))
+    }
+}
+
+impl std::fmt::Debug for RedisStore {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("RedisStore").field("server", &self.inner.server).finish_non_exhaustive()
+    }
+}
