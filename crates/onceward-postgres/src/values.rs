@@ -38,7 +38,11 @@ pub(crate) struct At(pub Timestamp);
 
 impl ToSql for At {
     fn to_sql(&self, _: &Type, out: &mut BytesMut) -> Result<IsNull, Box<dyn Error + Sync + Send>> {
-        out.put_i64(i64::try_from(self.0.as_micros()).unwrap_or(i64::MAX) - MICROS_TO_2000);
+        out.put_i64(match i64::try_from(self.0.as_micros()) {
+            // PostgreSQL's `infinity`, which people read more easily.
+            Ok(i64::MAX) | Err(_) => i64::MAX,
+            Ok(micros) => micros - MICROS_TO_2000,
+        });
         Ok(IsNull::No)
     }
 

@@ -10,9 +10,10 @@ use super::postgres::{Postgres, as_server, give, text};
 
 /// A pooler in front of a server. It is ended when this is dropped, or with the process.
 pub struct PgBouncer {
+    // Ended before its directory goes.
+    running: Guarded,
     directory: TempDir,
     port: u16,
-    running: Guarded,
 }
 
 impl PgBouncer {
@@ -50,7 +51,7 @@ impl PgBouncer {
             .find(|path| std::path::Path::new(path).exists())
             .unwrap_or("pgbouncer");
         let words = as_server(vec![program.to_owned(), text(&file)]);
-        let running = Guarded::start("INT", &directory.path().join("log"), &words);
+        let running = Guarded::start("INT", directory.path(), &words);
         while !running.is_gone() {
             if TcpStream::connect(("127.0.0.1", port)).is_ok() {
                 return Some(Self { directory, port, running });

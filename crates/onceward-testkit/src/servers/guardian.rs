@@ -5,9 +5,9 @@ use std::path::Path;
 use std::process::{Child, ChildStdin, Command, Stdio};
 
 /// Starts the program after it as a child and tells its id; when its own input ends it sends the signal that is named
-/// first, and waits. The output of the program goes to a file.
+/// first, waits, and clears up the directory. The output of the program goes to a file.
 const SCRIPT: &str = r#"
-signal=$1; log=$2; shift 2
+signal=$1; directory=$2; log=$2/log; shift 2
 "$@" >>"$log" 2>&1 </dev/null &
 pid=$!
 echo "$pid"
@@ -15,7 +15,9 @@ echo "$pid"
 read -r word
 kill -"${word:-$signal}" "$pid" 2>/dev/null
 wait "$pid"
-echo "ended $?"
+# Nobody said a word: the owner is gone, and needs nothing any more.
+if [ -z "$word" ]; then rm -rf "$directory"; fi
+echo ended
 "#;
 
 /// A program that is ended with its owner.
@@ -28,10 +30,10 @@ pub(super) struct Guarded {
 
 impl Guarded {
     /// `signal` is how it is asked to end, such as `INT`.
-    pub(super) fn start(signal: &str, log: &Path, program: &[String]) -> Self {
+    pub(super) fn start(signal: &str, directory: &Path, program: &[String]) -> Self {
         let mut guardian = Command::new("sh")
             .args(["-c", SCRIPT, "guardian", signal])
-            .arg(log)
+            .arg(directory)
             .args(program)
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())

@@ -24,9 +24,10 @@ pub struct PostgresOptions {
 
 /// A server of one's own. It is ended when this is dropped, or with the process.
 pub struct Postgres {
+    // Ended before its directory goes.
+    running: Option<Guarded>,
     directory: TempDir,
     port: u16,
-    running: Option<Guarded>,
 }
 
 /// The newest of the versions that are installed.
@@ -75,12 +76,10 @@ pub(super) fn text(path: &Path) -> String {
 /// Runs a program to its end, and fails with its words.
 pub(super) fn run(words: &[String]) -> String {
     let (first, rest) = words.split_first().expect("there is a program");
-    let output = Command::new(first)
-        .args(rest)
-        .current_dir("/")
-        .stdin(Stdio::null())
-        .output()
-        .unwrap_or_else(|error| panic!("{first} cannot be started: {error}; `cargo xtask test` installs it"));
+    let output =
+        Command::new(first).args(rest).current_dir("/").stdin(Stdio::null()).output().unwrap_or_else(
+            |error| panic!("{first} cannot be started: {error}; `cargo xtask test` installs it"),
+        );
     let said = String::from_utf8_lossy(&output.stdout).into_owned();
     assert!(output.status.success(), "{words:?} failed: {said}{}", String::from_utf8_lossy(&output.stderr));
     said
@@ -137,7 +136,7 @@ impl Postgres {
 
     /// Starts it, or starts it again on the same port.
     pub fn restart(&mut self) {
-        self.running = None;
+        self.kill();
         for _ in 0..20 {
             let port = if self.port == 0 { free_port() } else { self.port };
             if self.try_start(port) {
@@ -158,7 +157,7 @@ impl Postgres {
             port.to_string(),
         ];
         // `QUIT` is PostgreSQL's immediate end.
-        let server = Guarded::start("QUIT", &self.directory.path().join("log"), &as_server(words));
+        let server = Guarded::start("QUIT", self.directory.path(), &as_server(words));
         // It exits with a status of its own once it can be asked, or when it never will.
         let ready = as_server(vec![
             text(&program("pg_isready")),
@@ -168,14 +167,20 @@ impl Postgres {
             format!("--port={port}"),
         ]);
         let is_ready = || {
-            Command::new(&ready[0]).args(&ready[1..]).current_dir("/").status().is_ok_and(|status| status.success())
+            Command::new(&ready[0])
+                .args(&ready[1..])
+                .current_dir("/")
+                .status()
+                .is_ok_and(|status| status.success())
         };
+        let mut server = server;
         while !server.is_gone() {
             if is_ready() {
                 self.running = Some(server);
                 return true;
             }
         }
+        server.end("QUIT");
         false
     }
 
@@ -196,7 +201,13 @@ impl Postgres {
     /// Stops every process of it where it stands, as a machine that hangs does; or lets them go on.
     pub fn signal_backends(&self, signal: &str) {
         let Some(server) = &self.running else { return };
-        let children = run(&["ps".to_owned(), "-o".to_owned(), "pid=".to_owned(), "--ppid".to_owned(), server.pid().to_string()]);
+        let children = run(&[
+            "ps".to_owned(),
+            "-o".to_owned(),
+            "pid=".to_owned(),
+            "--ppid".to_owned(),
+            server.pid().to_string(),
+        ]);
         for pid in children.split_whitespace() {
             let _ = Command::new("kill").args([&format!("-{signal}"), pid]).status();
         }
@@ -247,8 +258,7 @@ fn psql(url: &str, sql: &str) -> String {
 fn create_database(server: &str) -> String {
     static NUMBER: AtomicU64 = AtomicU64::new(0);
     // Many test processes share a server.
-    let name =
-        format!("once_{}_{}", std::process::id(), NUMBER.fetch_add(1, Ordering::Relaxed));
+    let name = format!("once_{}_{}", std::process::id(), NUMBER.fetch_add(1, Ordering::Relaxed));
     psql(&format!("{server}/postgres"), &format!("CREATE DATABASE {name}"));
     format!("{server}/{name}")
 }
