@@ -2,32 +2,12 @@
 
 use std::collections::BTreeMap;
 
+use onceward::store::{Finding, Health};
+
 use crate::error::{Failure, OpenError};
 use crate::link::{Link, Told};
 use crate::options::Options;
 use crate::url::{RedisUrl, Topology};
-
-/// One thing that was looked at.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Finding {
-    /// How bad it is.
-    pub level: Level,
-    /// Which setting or property of the server.
-    pub setting: &'static str,
-    /// What it is, what that means, and what to change.
-    pub text: String,
-}
-
-/// How bad a finding is.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Level {
-    /// As it should be.
-    Good,
-    /// It works, and promises less than it could.
-    Warning,
-    /// A store does not start like this.
-    Problem,
-}
 
 /// Connects and looks at everything that a store's promise depends on. Changes nothing.
 pub async fn examine(url: &RedisUrl) -> Result<Vec<Finding>, OpenError> {
@@ -44,7 +24,7 @@ pub(crate) async fn look(link: &Link, url: &RedisUrl) -> Result<Vec<Finding>, Fa
         let at = node.map(|node| format!("{node}: ")).unwrap_or_default();
         let get = |name: &str| info.get(name).copied().unwrap_or("unknown");
         let mut find = |(level, setting, text): Judgement| {
-            findings.push(Finding { level, setting, text: format!("{at}{text}") });
+            findings.push(Finding { health: level, subject: setting, text: format!("{at}{text}") });
         };
         find(version(get("redis_version")));
         find(mode(get("redis_mode"), url.topology));
@@ -57,7 +37,7 @@ pub(crate) async fn look(link: &Link, url: &RedisUrl) -> Result<Vec<Finding>, Fa
     Ok(findings)
 }
 
-type Judgement = (Level, &'static str, String);
+type Judgement = (Health, &'static str, String);
 
 fn fields(info: &str) -> BTreeMap<&str, &str> {
     info.lines().filter_map(|line| line.split_once(':')).collect()
@@ -68,14 +48,14 @@ fn version(version: &str) -> Judgement {
     match major {
         0..=4 => {
             let text = format!("version {version} cannot run the store's scripts: it needs Redis 5 or later");
-            (Level::Problem, "version", text)
+            (Health::Problem, "version", text)
         }
         5 | 6 => {
             let text =
                 format!("version {version} works and is no longer maintained: upgrade to Redis 7 or later");
-            (Level::Warning, "version", text)
+            (Health::Warning, "version", text)
         }
-        _ => (Level::Good, "version", format!("version {version}")),
+        _ => (Health::Good, "version", format!("version {version}")),
     }
 }
 
@@ -84,14 +64,14 @@ fn mode(mode: &str, topology: Topology) -> Judgement {
         ("cluster", Topology::Single) => {
             let text =
                 "this is a node of a cluster, and holds only some of the keys: add ?cluster=true to the URL";
-            (Level::Problem, "cluster-enabled", text.to_owned())
+            (Health::Problem, "cluster-enabled", text.to_owned())
         }
-        ("cluster", Topology::Cluster) => (Level::Good, "cluster-enabled", "a node of a cluster".to_owned()),
+        ("cluster", Topology::Cluster) => (Health::Good, "cluster-enabled", "a node of a cluster".to_owned()),
         (_, Topology::Cluster) => {
             let text = "the URL says cluster=true, and this is a single server: take that out";
-            (Level::Problem, "cluster-enabled", text.to_owned())
+            (Health::Problem, "cluster-enabled", text.to_owned())
         }
-        (_, Topology::Single) => (Level::Good, "cluster-enabled", "a single server".to_owned()),
+        (_, Topology::Single) => (Health::Good, "cluster-enabled", "a single server".to_owned()),
     }
 }
 
@@ -100,32 +80,32 @@ fn role(role: &str) -> Judgement {
         "slave" => {
             let text =
                 "this is a replica, which takes no writes and is behind: give the address of its master";
-            (Level::Problem, "replicaof", text.to_owned())
+            (Health::Problem, "replicaof", text.to_owned())
         }
-        _ => (Level::Good, "replicaof", "it takes writes".to_owned()),
+        _ => (Health::Good, "replicaof", "it takes writes".to_owned()),
     }
 }
 
 fn policy(policy: &str) -> Judgement {
     match policy {
         "noeviction" => {
-            (Level::Good, "maxmemory-policy", "noeviction: no record is thrown away for room".to_owned())
+            (Health::Good, "maxmemory-policy", "noeviction: no record is thrown away for room".to_owned())
         }
         other => {
             let text = format!(
                 "maxmemory-policy is {other}: a full Redis would forget operations, and retries would execute again; set `maxmemory-policy noeviction` in redis.conf, or with CONFIG SET"
             );
-            (Level::Problem, "maxmemory-policy", text)
+            (Health::Problem, "maxmemory-policy", text)
         }
     }
 }
 
 fn persistence(aof: &str) -> Judgement {
     match aof {
-        "1" => (Level::Good, "appendonly", "yes: writes are in a log that a restart reads".to_owned()),
+        "1" => (Health::Good, "appendonly", "yes: writes are in a log that a restart reads".to_owned()),
         _ => {
             let text = "appendonly is off: a restart loses everything since the last snapshot, and the store then refuses to serve until the loss is accepted; set `appendonly yes`";
-            (Level::Warning, "appendonly", text.to_owned())
+            (Health::Warning, "appendonly", text.to_owned())
         }
     }
 }
@@ -133,13 +113,13 @@ fn persistence(aof: &str) -> Judgement {
 fn replicas(count: &str) -> Judgement {
     match count {
         "0" | "unknown" => {
-            (Level::Good, "replication", "no replicas: nothing can fail over to an older copy".to_owned())
+            (Health::Good, "replication", "no replicas: nothing can fail over to an older copy".to_owned())
         }
         _ => {
             let text = format!(
                 "{count} replicas are connected: replication is asynchronous, so a failover can lose the writes that were on their way. The store notices that and stops; it cannot undo it"
             );
-            (Level::Warning, "replication", text)
+            (Health::Warning, "replication", text)
         }
     }
 }
@@ -157,22 +137,22 @@ async fn fsync(link: &Link) -> Finding {
     };
     let (level, text) = match value.as_deref() {
         Some("always") => {
-            (Level::Good, "appendfsync is always: with appendonly, what was answered survives a crash".to_owned())
+            (Health::Good, "appendfsync is always: with appendonly, what was answered survives a crash".to_owned())
         }
         Some(other) => (
-            Level::Warning,
+            Health::Warning,
             format!(
                 "appendfsync is {other}: a crash of the server can lose {}, and with it operations that were answered; set `appendfsync always` where that matters",
                 if other == "everysec" { "the last second" } else { "what the system had not written yet" }
             ),
         ),
         None => (
-            Level::Warning,
+            Health::Warning,
             "appendfsync may not be read here: ask whoever runs this Redis; unless it is `always`, a crash can lose the last second"
                 .to_owned(),
         ),
     };
-    Finding { level, setting: "appendfsync", text }
+    Finding { health: level, subject: "appendfsync", text }
 }
 
 /// A problem as the reason not to start.
@@ -190,23 +170,23 @@ mod tests {
 
     #[test]
     fn everything_but_noeviction_is_a_problem_and_says_what_to_change() {
-        assert_eq!(policy("noeviction").0, Level::Good);
+        assert_eq!(policy("noeviction").0, Health::Good);
         for other in ["allkeys-lru", "volatile-ttl", "unknown"] {
             let (level, setting, text) = policy(other);
-            assert_eq!((level, setting), (Level::Problem, "maxmemory-policy"));
+            assert_eq!((level, setting), (Health::Problem, "maxmemory-policy"));
             assert!(text.contains("maxmemory-policy noeviction"), "{text}");
         }
     }
 
     #[test]
     fn a_server_that_would_lose_or_split_records_is_told_from_one_that_only_promises_less() {
-        assert_eq!(version("4.0.9").0, Level::Problem);
-        assert_eq!(version("6.2.1").0, Level::Warning);
-        assert_eq!(version("7.0.15").0, Level::Good);
-        assert_eq!(mode("cluster", Topology::Single).0, Level::Problem);
-        assert_eq!(mode("standalone", Topology::Cluster).0, Level::Problem);
-        assert_eq!(role("slave").0, Level::Problem);
-        assert_eq!(persistence("0").0, Level::Warning);
-        assert_eq!(replicas("2").0, Level::Warning);
+        assert_eq!(version("4.0.9").0, Health::Problem);
+        assert_eq!(version("6.2.1").0, Health::Warning);
+        assert_eq!(version("7.0.15").0, Health::Good);
+        assert_eq!(mode("cluster", Topology::Single).0, Health::Problem);
+        assert_eq!(mode("standalone", Topology::Cluster).0, Health::Problem);
+        assert_eq!(role("slave").0, Health::Problem);
+        assert_eq!(persistence("0").0, Health::Warning);
+        assert_eq!(replicas("2").0, Health::Warning);
     }
 }

@@ -41,7 +41,7 @@ mod url;
 mod watch;
 
 pub use error::OpenError;
-pub use examine::{Finding, Level, examine};
+pub use examine::examine;
 pub use options::{FirstUse, Options};
 pub use statistics::Statistics;
 pub use store::RedisStore;

@@ -3,13 +3,13 @@
 use std::sync::Arc;
 
 use futures_util::future::join_all;
-use onceward::store::{Page, Scan, Seen, Store, StoreError, StoreFuture, Swapped, Version};
+use onceward::store::{Finding, Health, Page, Scan, Seen, Store, StoreError, StoreFuture, Swapped, Version};
 use onceward::{Clock, Record, RecordId, Timestamp, codec};
 use redis::Value;
 use tokio::sync::{Notify, Semaphore, SemaphorePermit};
 
 use crate::error::{Failure, OpenError};
-use crate::examine::{self, Finding, Level};
+use crate::examine;
 use crate::guard::{Guard, Loss};
 use crate::keys::{Keys, List, bucket};
 use crate::link::Link;
@@ -73,11 +73,11 @@ impl RedisStore {
         let unavailable =
             |failure: Failure| OpenError::Unavailable { server: server.clone(), reason: failure.reason() };
         let link = Link::connect(url, &options).await.map_err(unavailable)?;
-        for Finding { level, setting, text } in examine::look(&link, url).await.map_err(unavailable)? {
-            match level {
-                Level::Good => {}
-                Level::Warning => tracing::warn!(%server, setting, "{text}"),
-                Level::Problem => return Err(examine::refusal(&server, setting, text)),
+        for Finding { health, subject: setting, text } in examine::look(&link, url).await.map_err(unavailable)? {
+            match health {
+                Health::Good => {}
+                Health::Warning => tracing::warn!(%server, setting, "{text}"),
+                Health::Problem => return Err(examine::refusal(&server, setting, text)),
             }
         }
         let keys = Keys::new(url.prefix());

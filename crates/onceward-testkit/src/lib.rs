@@ -19,6 +19,7 @@ mod faulty;
 mod random;
 pub mod sample;
 pub mod scenario;
+#[cfg(feature = "servers")]
 pub mod servers;
 pub mod sim;
 

@@ -194,6 +194,28 @@ impl Record {
     }
 }
 
+/// Something about a server that a store's promise depends on, as `onceward check` tells it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Finding {
+    /// How bad it is.
+    pub health: Health,
+    /// Which setting or property.
+    pub subject: &'static str,
+    /// What it is, what that means, and what to change.
+    pub text: String,
+}
+
+/// How bad a finding is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Health {
+    /// As it should be.
+    Good,
+    /// It works, with a risk that somebody should have chosen.
+    Warning,
+    /// It breaks the promise, or does not work.
+    Problem,
+}
+
 /// What a store could not do.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum StoreError {

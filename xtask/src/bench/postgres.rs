@@ -2,7 +2,7 @@
 
 use std::process::Command;
 
-use onceward_testkit::servers::{Postgres, Redis};
+use onceward_testkit::servers::{Postgres, RedisServer};
 
 use super::gateway::load::{Seen, Workload, load};
 use super::gateway::side_by_side::{Process, Row, gateway, print};
@@ -36,15 +36,13 @@ pub fn run(options: &Options) -> Done {
     let address = upstream.address.to_string();
     let proxy = Process::start(Command::new(&xtask).args(["bench", "peer", "proxy", &address]))?;
 
-    let (postgres, redis) = (Postgres::start()?, Redis::start()?);
-    let [batched, single, cached] =
-        ["batched", "single", "cached"].map(|name| postgres.create_database(name));
+    let (postgres, redis) = (Postgres::start(), RedisServer::start(&[]));
     let gateway_on = |store: &str, more: &[&str]| gateway(store, upstream.address, more);
-    let batched = gateway_on(&batched?, &[])?;
-    let single = gateway_on(&with(&single?, "batching=off"), &[])?;
+    let batched = gateway_on(&postgres.create_database(), &[])?;
+    let single = gateway_on(&with(&postgres.create_database(), "batching=off"), &[])?;
     // Nothing fits into its own memory, so that every replay asks the shared cache, or the database.
     let small = ["--limits-cache-bytes", "0"];
-    let cached = gateway_on(&cached?, &["--cache", &redis.url(), small[0], small[1]])?;
+    let cached = gateway_on(&postgres.create_database(), &["--cache", &redis.url(), small[0], small[1]])?;
     let embedded = gateway_on(&format!("sqlite:{}", folder.path().join("embedded.db").display()), &[])?;
 
     let [mut new_keys, mut unbatched, mut replays, mut shared] = [

@@ -8,7 +8,7 @@ use std::sync::{Arc, OnceLock};
 use onceward_redis::{Options, RedisStore, RedisUrl};
 use onceward_testkit::VirtualClock;
 use onceward_testkit::conformance::Specimen;
-use onceward_testkit::servers::redis::{RedisCluster, RedisServer};
+use onceward_testkit::servers::{RedisCluster, RedisServer};
 
 /// The URL in `ONCEWARD_TEST_REDIS`, or a server that this test binary started.
 pub fn server() -> String {

@@ -1,13 +1,13 @@
 //! Redis as a cache in front of PostgreSQL: losing it costs speed, and nothing else.
 
-use onceward_testkit::servers::{Redis, shared_postgres};
+use onceward_testkit::servers::{RedisServer, shared_postgres};
 
 use super::on;
 use super::crowd::Crowd;
 use crate::harness::Gateway;
 use crate::ledger::Ledger;
 
-fn cached(store: &str, redis: &Redis, folder: &std::path::Path, ledger: &Ledger) -> Gateway {
+fn cached(store: &str, redis: &RedisServer, folder: &std::path::Path, ledger: &Ledger) -> Gateway {
     Gateway::spawn(on(store, folder, ledger).args(["--cache", &redis.url()]))
 }
 
@@ -15,12 +15,12 @@ fn cached(store: &str, redis: &Redis, folder: &std::path::Path, ledger: &Ledger)
 async fn a_gateway_replays_what_another_one_put_into_the_cache_without_asking_the_database() {
     let folder = tempfile::tempdir().unwrap();
     let ledger = Ledger::start(folder.path());
-    let (store, redis) = (shared_postgres(), Redis::start());
+    let (store, redis) = (shared_postgres(), RedisServer::start(&[]));
     let first = cached(&store, &redis, folder.path(), &ledger);
     let executed = first.charge("k").await;
     assert_eq!((executed.status, executed.is_replayed()), (201, false), "{executed:?}");
     // It is filled in the background.
-    redis.until_keys(1);
+    while redis.cli(&["DBSIZE"]).trim() == "0" {}
     let second = cached(&store, &redis, folder.path(), &ledger);
     let before = second.counted("api_idempotency_store_swap_seconds_count").await;
     let replayed = second.charge("k").await;
@@ -33,19 +33,19 @@ async fn a_gateway_replays_what_another_one_put_into_the_cache_without_asking_th
 async fn a_cache_that_is_flushed_killed_and_restarted_under_load_loses_no_answer_and_repeats_no_work() {
     let folder = tempfile::tempdir().unwrap();
     let ledger = Ledger::start(folder.path());
-    let (store, mut redis) = (shared_postgres(), Redis::start());
+    let (store, redis) = (shared_postgres(), RedisServer::start(&[]));
     let gateways =
         [cached(&store, &redis, folder.path(), &ledger), cached(&store, &redis, folder.path(), &ledger)];
     let mut crowd = Crowd::of(&[gateways[0].address, gateways[1].address]);
     for _ in 0..10 {
         crowd.progress(30).await;
-        redis.flush();
+        redis.cli(&["FLUSHALL"]);
     }
     for _ in 0..3 {
         crowd.progress(30).await;
         redis.kill();
         crowd.progress(30).await;
-        redis.restart();
+        redis.begin();
     }
     let counts = crowd.check(&gateways[1], &ledger).await;
     assert_eq!((counts.completed, counts.unknown, counts.begun_late), (0, 0, 0), "{counts:?}");

@@ -1,6 +1,6 @@
 //! The commands for whoever looks after a shared store.
 
-use onceward_testkit::servers::{Postgres, Redis, shared_postgres};
+use onceward_testkit::servers::{Postgres, RedisServer, shared_postgres};
 
 use super::{on, start};
 use crate::harness::{Gateway, onceward};
@@ -65,8 +65,8 @@ fn check_says_what_the_servers_settings_mean_for_the_promise() {
 #[test]
 fn check_explains_a_redis_that_could_lose_keys() {
     let folder = tempfile::tempdir().unwrap();
-    let redis = Redis::start();
-    redis.command(&["CONFIG", "SET", "maxmemory-policy", "allkeys-lru"]);
+    let redis = RedisServer::start(&[]);
+    redis.cli(&["CONFIG", "SET", "maxmemory-policy", "allkeys-lru"]);
     let (done, said) = run(folder.path(), &["check", "--store", &redis.url(), "--scope", "fixed:test"]);
     assert!(!done && said.contains("maxmemory-policy"), "{said}");
 }

@@ -1,6 +1,6 @@
 //! Redis as the store: fast, and honest about what it lost.
 
-use onceward_testkit::servers::Redis;
+use onceward_testkit::servers::RedisServer;
 
 use super::{on, start};
 use crate::harness::{Gateway, onceward};
@@ -12,10 +12,10 @@ const UNAVAILABLE: &str = "idempotency_store_unavailable";
 async fn a_flushed_redis_answers_no_key_until_the_loss_is_accepted() {
     let folder = tempfile::tempdir().unwrap();
     let ledger = Ledger::start(folder.path());
-    let redis = Redis::start();
+    let redis = RedisServer::start(&[]);
     let gateway = start(&redis.url(), folder.path(), &ledger);
     assert_eq!(gateway.charge("k").await.status, 201);
-    redis.flush();
+    redis.cli(&["FLUSHALL"]);
     // Nothing is believed that is not there any more: another key is not claimed either.
     for key in ["k-2", "k-3"] {
         let refused = gateway.charge(key).await;
@@ -38,8 +38,8 @@ async fn a_flushed_redis_answers_no_key_until_the_loss_is_accepted() {
 async fn a_redis_that_may_evict_keys_is_refused_with_the_setting_to_change() {
     let folder = tempfile::tempdir().unwrap();
     let ledger = Ledger::start(folder.path());
-    let redis = Redis::start();
-    redis.command(&["CONFIG", "SET", "maxmemory-policy", "allkeys-lru"]);
+    let redis = RedisServer::start(&[]);
+    redis.cli(&["CONFIG", "SET", "maxmemory-policy", "allkeys-lru"]);
     let (code, said) = Gateway::refused(&mut on(&redis.url(), folder.path(), &ledger));
     assert_eq!(code, Some(1), "{said}");
     assert!(said.contains("maxmemory-policy") && said.contains("noeviction"), "{said}");
@@ -49,7 +49,7 @@ async fn a_redis_that_may_evict_keys_is_refused_with_the_setting_to_change() {
 async fn two_gateways_on_one_redis_execute_a_key_once() {
     let folder = tempfile::tempdir().unwrap();
     let ledger = Ledger::start(folder.path());
-    let redis = Redis::start();
+    let redis = RedisServer::start(&[]);
     let gateways = [start(&redis.url(), folder.path(), &ledger), start(&redis.url(), folder.path(), &ledger)];
     let mut crowd = super::crowd::Crowd::of(&[gateways[0].address, gateways[1].address]);
     crowd.progress(300).await;

@@ -1,0 +1,356 @@
+//! One statement for everything that waited, and who is told what.
+
+use std::collections::HashMap;
+
+use bytes::Bytes;
+use onceward::store::StoreError;
+use onceward::{RecordId, Timestamp};
+use tokio_postgres::types::ToSql;
+
+use crate::error::{Failed, Meaning};
+use crate::job::{Answer, Forget, Found, Stored, Swap, Written};
+use crate::lane::Lane;
+use crate::queue::{Claims, Job, Work};
+use crate::statements::Sql;
+use crate::values::{At, Id, column, version};
+
+/// A statement that lost a deadlock, or met a concurrent write under a stricter isolation than it needs, is sent again.
+/// Each loss means that somebody else went on, so more than a few in a row mean that something is wrong.
+const ATTEMPTS_MAX: u32 = 8;
+
+/// Which statement carries the swaps.
+#[derive(Clone, Copy)]
+enum Kind {
+    Claim,
+    Update,
+}
+
+impl Lane {
+    pub(crate) async fn carry_out(&mut self, work: Work) {
+        match work {
+            Work::Claims(batch) => self.claim(batch).await,
+            Work::Updates(batch) => {
+                let swaps: Vec<_> = batch.iter().collect();
+                let answers = self.write(Kind::Update, &swaps).await;
+                drop(swaps);
+                for (swap, answer) in batch.into_iter().zip(answers) {
+                    send(swap.answer, answer);
+                }
+            }
+            Work::Loads(batch) => self.load(batch).await,
+            Work::Forget(forget) => self.forget(forget).await,
+        }
+    }
+
+    async fn claim(&mut self, batch: Vec<Claims>) {
+        let swaps: Vec<_> = batch.iter().map(|claims| &claims.first).collect();
+        let answers = self.write(Kind::Claim, &swaps).await;
+        drop(swaps);
+        for (Claims { first, followers }, answer) in batch.into_iter().zip(answers) {
+            self.answer_followers(&first, followers, &answer);
+            send(first.answer, answer);
+        }
+    }
+
+    /// What those are told who claimed the same id a moment later.
+    fn answer_followers(&self, first: &Swap, followers: Vec<Swap>, answer: &Result<Written, StoreError>) {
+        if followers.is_empty() {
+            return;
+        }
+        self.counters().swaps.add(followers.len());
+        for follower in followers {
+            let told = match answer {
+                Ok(Written::Applied { version, now }) => {
+                    let stored = Stored { version: *version, record: first.row.record.clone() };
+                    Ok(Written::Conflict(Found { now: *now, stored: Some(stored) }))
+                }
+                Ok(Written::Conflict(found)) => Ok(Written::Conflict(found.clone())),
+                // The first one may not be stored for what it is; that says nothing about the next.
+                Err(StoreError::Refused { .. }) => {
+                    if let Err(error) = self.queue().push(Job::Swap(follower)) {
+                        tracing::debug!(%error, "a claim that had to be sent again was not");
+                    }
+                    continue;
+                }
+                // It was never sent, so whatever became of the first one, this one was not written.
+                Err(error) => Err(StoreError::Unavailable {
+                    reason: format!("another claim of the same key was sent, and failed: {error}"),
+                }),
+            };
+            send(follower.answer, told);
+        }
+    }
+
+    /// One statement for all of these, or one for each where one of them cannot be stored.
+    async fn write(&mut self, kind: Kind, swaps: &[&Swap]) -> Vec<Result<Written, StoreError>> {
+        let answers = match self.write_at_once(kind, swaps).await {
+            Ok(answers) => answers,
+            Err(failed) if failed.meaning == Meaning::Row && swaps.len() > 1 => {
+                let mut answers = Vec::with_capacity(swaps.len());
+                for swap in swaps {
+                    answers.push(match self.write_at_once(kind, &[swap]).await {
+                        Ok(mut answer) => answer.pop().unwrap_or_else(|| Err(unanswered())),
+                        Err(failed) => Err(failed.of_write()),
+                    });
+                }
+                answers
+            }
+            Err(failed) => vec![Err(failed.of_write()); swaps.len()],
+        };
+        let lost =
+            answers.iter().filter(|answer| matches!(answer, Err(StoreError::Ambiguous { .. }))).count();
+        self.counters().ambiguous.add(lost);
+        self.counters().swaps.add(swaps.len());
+        answers
+    }
+
+    async fn write_at_once(
+        &mut self,
+        kind: Kind,
+        swaps: &[&Swap],
+    ) -> Result<Vec<Result<Written, StoreError>>, Failed> {
+        let columns = Columns::of(swaps);
+        let now = self.now();
+        let shared = self.shared();
+        let parameters = columns.parameters(&now);
+        if let Some(note) = &shared.statements.note {
+            self.send(note, &parameters).await.map_err(|failed| Failed::not_done(failed.reason))?;
+        }
+        let sql = match kind {
+            Kind::Claim => &shared.statements.claim,
+            Kind::Update => &shared.statements.update,
+        };
+        shared.counters.batches.add(1);
+        shared.counters.largest_batch.raise_to(swaps.len());
+        let rows = self.send(sql, &parameters).await?;
+        let mut found = HashMap::with_capacity(rows.len());
+        for row in rows {
+            let read = || -> Result<(RecordId, Written), tokio_postgres::Error> {
+                let (id, now): (Id, At) = (row.try_get(0)?, row.try_get(4)?);
+                let version = version(row.try_get(2)?);
+                let written = if row.try_get(1)? {
+                    Written::Applied { version, now: now.0 }
+                } else {
+                    let record = Bytes::from(row.try_get::<_, Vec<u8>>(3)?);
+                    Written::Conflict(Found { now: now.0, stored: Some(Stored { version, record }) })
+                };
+                Ok((id.0, written))
+            };
+            // The statement is committed; only what it said is lost.
+            let (id, written) =
+                read().map_err(|error| Failed { meaning: Meaning::Lost, reason: error.to_string() })?;
+            found.insert(id, written);
+        }
+        Ok(self.complete(swaps, found).await)
+    }
+
+    /// Reads what the statement could not see: the rows of those who were faster by less than it takes to look.
+    async fn complete(
+        &mut self,
+        swaps: &[&Swap],
+        mut found: HashMap<RecordId, Written>,
+    ) -> Vec<Result<Written, StoreError>> {
+        let unseen: Vec<_> =
+            swaps.iter().filter(|swap| !is_seen(swap, &found)).map(|swap| Id(swap.id)).collect();
+        if !unseen.is_empty() {
+            self.counters().looked_again.add(unseen.len());
+            let (now, stored) = match self.read(&unseen).await {
+                Ok(read) => read,
+                Err(failed) => {
+                    let unread = |swap: &&Swap| unseen.contains(&Id(swap.id));
+                    return swaps
+                        .iter()
+                        .map(|swap| match found.remove(&swap.id) {
+                            Some(written) if !unread(swap) => Ok(written),
+                            // It lost, so it was not written; only to whom is not known.
+                            Some(_) | None => Err(failed.of_read()),
+                        })
+                        .collect();
+                }
+            };
+            for id in unseen {
+                let stored = stored.get(&id.0).cloned();
+                found.insert(id.0, Written::Conflict(Found { now, stored }));
+            }
+        }
+        swaps
+            .iter()
+            .map(|swap| match found.remove(&swap.id) {
+                Some(Written::Conflict(Found { stored: Some(stored), .. }))
+                    if swap.expect == Some(stored.version) =>
+                {
+                    Err(StoreError::Unavailable {
+                        reason: "the database refused a swap and still shows the version that it expected"
+                            .to_owned(),
+                    })
+                }
+                Some(written) => Ok(written),
+                None => Err(unanswered()),
+            })
+            .collect()
+    }
+
+    /// What stands there for these ids, and the time.
+    async fn read(&mut self, ids: &[Id]) -> Result<(Timestamp, HashMap<RecordId, Stored>), Failed> {
+        let now = self.now();
+        let shared = self.shared();
+        let rows = self.send(&shared.statements.load, &[&ids, &now]).await?;
+        let unread = |error: tokio_postgres::Error| Failed::not_done(error.to_string());
+        let mut told = None;
+        let mut stored = HashMap::with_capacity(rows.len());
+        for row in rows {
+            told = Some(row.try_get::<_, At>(3).map_err(unread)?.0);
+            if let Some(id) = row.try_get::<_, Option<Id>>(0).map_err(unread)? {
+                let record = Bytes::from(row.try_get::<_, Vec<u8>>(2).map_err(unread)?);
+                stored.insert(id.0, Stored { version: version(row.try_get(1).map_err(unread)?), record });
+            }
+        }
+        let now = told.ok_or_else(|| Failed::not_done("the database did not tell the time"))?;
+        Ok((now, stored))
+    }
+
+    async fn load(&mut self, batch: Vec<(RecordId, Vec<Answer<Found>>)>) {
+        let ids: Vec<_> = batch.iter().map(|(id, _)| Id(*id)).collect();
+        let read = self.read(&ids).await;
+        for (id, answers) in batch {
+            self.counters().loads.add(answers.len());
+            for answer in answers {
+                send(
+                    answer,
+                    match &read {
+                        Ok((now, stored)) => Ok(Found { now: *now, stored: stored.get(&id).cloned() }),
+                        Err(failed) => Err(failed.of_read()),
+                    },
+                );
+            }
+        }
+    }
+
+    async fn forget(&mut self, forget: Forget) {
+        let mut records = forget.records;
+        // In the order of the ids, as every statement takes its locks.
+        records.sort_unstable();
+        records.dedup();
+        let ids: Vec<_> = records.iter().map(|(id, _)| Id(*id)).collect();
+        let versions: Vec<_> = records.iter().map(|(_, version)| column(*version)).collect();
+        let shared = self.shared();
+        let forgotten = self.send(&shared.statements.forget, &[&ids, &versions]).await;
+        if matches!(&forgotten, Err(failed) if failed.meaning == Meaning::Lost) {
+            self.counters().ambiguous.add(1);
+        }
+        send(forget.answer, forgotten.map(|rows| rows.len()).map_err(|failed| failed.of_write()));
+    }
+
+    /// Sends a statement, and sends it again where the server says that nothing came of it but that something may.
+    pub(crate) async fn send(
+        &mut self,
+        sql: &Sql,
+        parameters: &[&(dyn ToSql + Sync)],
+    ) -> Result<Vec<tokio_postgres::Row>, Failed> {
+        let mut attempts = 0;
+        loop {
+            attempts += 1;
+            let link = self.link().await?;
+            match link.ask(sql, parameters).await {
+                Err(failed)
+                    if matches!(failed.meaning, Meaning::Again | Meaning::Unprepared)
+                        && attempts < ATTEMPTS_MAX =>
+                {
+                    self.counters().retries.add(1);
+                }
+                done => return done,
+            }
+        }
+    }
+}
+
+/// Whether the statement's answer is the whole truth about a swap. A conflict with the very version that was expected is
+/// the row as it was when the statement began.
+fn is_seen(swap: &Swap, found: &HashMap<RecordId, Written>) -> bool {
+    match found.get(&swap.id) {
+        None => false,
+        Some(Written::Applied { .. }) => true,
+        Some(Written::Conflict(found)) => {
+            found.stored.as_ref().is_some_and(|stored| swap.expect != Some(stored.version))
+        }
+    }
+}
+
+fn unanswered() -> StoreError {
+    StoreError::Ambiguous { reason: "the database gave no answer for this row".to_owned() }
+}
+
+/// A caller that has gone away no longer wants its answer.
+fn send<T>(answer: Answer<T>, told: Result<T, StoreError>) {
+    drop(answer.send(told));
+}
+
+/// The rows, column by column.
+struct Columns<'a> {
+    ids: Vec<Id>,
+    expected: Vec<Option<i64>>,
+    texts: [Vec<Option<&'a str>>; 6],
+    statuses: Vec<Option<i32>>,
+    attempts: Vec<i32>,
+    fences: Vec<i64>,
+    times: [Vec<Option<At>>; 6],
+    records: Vec<&'a [u8]>,
+}
+
+impl<'a> Columns<'a> {
+    fn of(swaps: &[&'a Swap]) -> Self {
+        let text = |of: fn(&Swap) -> Option<&str>| swaps.iter().map(|swap| of(swap)).collect::<Vec<_>>();
+        let time = |of: fn(&Swap) -> Option<At>| swaps.iter().map(|swap| of(swap)).collect::<Vec<_>>();
+        Self {
+            ids: swaps.iter().map(|swap| Id(swap.id)).collect(),
+            expected: swaps.iter().map(|swap| swap.expect.map(column)).collect(),
+            texts: [
+                text(|swap| Some(swap.row.state)),
+                text(|swap| Some(&swap.row.scope)),
+                text(|swap| Some(&swap.row.key)),
+                text(|swap| Some(&swap.row.route)),
+                text(|swap| swap.row.recovery_point.as_deref()),
+                text(|swap| swap.row.last_error.as_deref()),
+            ],
+            statuses: swaps.iter().map(|swap| swap.row.status).collect(),
+            attempts: swaps.iter().map(|swap| swap.row.attempt).collect(),
+            fences: swaps.iter().map(|swap| swap.row.fence).collect(),
+            times: [
+                time(|swap| Some(swap.row.created_at)),
+                time(|swap| swap.row.lease_until),
+                time(|swap| swap.row.unknown_since),
+                time(|swap| swap.row.reconcile_at),
+                time(|swap| swap.row.settled_at),
+                time(|swap| swap.row.expires_at),
+            ],
+            records: swaps.iter().map(|swap| swap.row.record.as_ref()).collect(),
+        }
+    }
+
+    /// In the order of the statement's parameters.
+    fn parameters<'b>(&'b self, now: &'b Option<At>) -> [&'b (dyn ToSql + Sync); 19] {
+        let [state, scope, key, route, recovery_point, last_error] = &self.texts;
+        let [created_at, lease_until, unknown_since, reconcile_at, settled_at, expires_at] = &self.times;
+        [
+            &self.ids,
+            &self.expected,
+            state,
+            scope,
+            key,
+            route,
+            recovery_point,
+            &self.statuses,
+            &self.attempts,
+            &self.fences,
+            created_at,
+            lease_until,
+            unknown_since,
+            reconcile_at,
+            settled_at,
+            expires_at,
+            last_error,
+            &self.records,
+            now,
+        ]
+    }
+}

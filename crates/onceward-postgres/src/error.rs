@@ -1,0 +1,191 @@
+//! What can go wrong, and what it means: whether something was written, and who should try again.
+
+use onceward::store::StoreError;
+use tokio_postgres::error::{DbError, Severity, SqlState};
+
+/// Why a store could not be opened.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum OpenError {
+    /// A setting makes no sense.
+    #[error("{setting} = {value} must be {rule}")]
+    Option {
+        /// Which setting.
+        setting: &'static str,
+        /// What it was.
+        value: String,
+        /// What it may be.
+        rule: String,
+    },
+    /// The certificate that is to be trusted cannot be read.
+    #[error(
+        "the certificates {path} cannot be used: {reason}; sslrootcert must name a PEM file with the authority's"
+    )]
+    Certificate {
+        /// Which file, or that of the operating system.
+        path: String,
+        /// What is wrong.
+        reason: String,
+    },
+    /// The server cannot be reached, or lets nobody in.
+    #[error("the database {url} cannot be used: {reason}")]
+    Unreachable {
+        /// Which one, without its password.
+        url: String,
+        /// What happened, and what to do.
+        reason: String,
+    },
+    /// There are no tables.
+    #[error("the database {url} has no Onceward tables in the schema {schema}: run `onceward migrate`")]
+    Absent {
+        /// Which one, without its password.
+        url: String,
+        /// The schema that was looked into.
+        schema: String,
+    },
+    /// An older Onceward made the tables.
+    #[error("the database {url} has schema {found}, and this version needs {known}: run `onceward migrate`")]
+    Older {
+        /// Which one, without its password.
+        url: String,
+        /// Its version.
+        found: i32,
+        /// The version that is needed.
+        known: i32,
+    },
+    /// A newer Onceward made the tables.
+    #[error(
+        "the database {url} has schema {found}, and this version knows up to {known}: it was left as it is; run the newer version"
+    )]
+    Newer {
+        /// Which one, without its password.
+        url: String,
+        /// Its version.
+        found: i32,
+        /// The newest version that can be used.
+        known: i32,
+    },
+}
+
+/// What a failed statement means.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Failed {
+    pub meaning: Meaning,
+    pub reason: String,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Meaning {
+    /// Nothing was written, because two transactions were in each other's way: the same statement may be sent again.
+    Again,
+    /// Nothing was written, because of what one of the rows is.
+    Row,
+    /// Nothing was written, because the connection does not know the statement that it prepared: it is prepared anew.
+    Unprepared,
+    /// Nothing was written.
+    NotDone,
+    /// The answer was lost. What was sent may be carried out, now or later.
+    Lost,
+}
+
+/// Whether the connection can be used again.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Connection {
+    Usable,
+    Over,
+}
+
+/// What an error of a statement that was sent means.
+pub(crate) fn of_statement(error: &tokio_postgres::Error) -> (Failed, Connection) {
+    let Some(told) = error.as_db_error() else {
+        return (Failed { meaning: Meaning::Lost, reason: words(error) }, Connection::Over);
+    };
+    let code = told.code();
+    // Whoever ends the connection may do so after the commit and before its answer.
+    let ended = !matches!(told.parsed_severity(), Some(Severity::Error));
+    let class = code.code().get(..2).unwrap_or("");
+    let (meaning, connection) = match class {
+        _ if ended || *code == SqlState::T_R_STATEMENT_COMPLETION_UNKNOWN => {
+            (Meaning::Lost, Connection::Over)
+        }
+        "08" | "57" if *code != SqlState::QUERY_CANCELED => (Meaning::Lost, Connection::Over),
+        "40" => (Meaning::Again, Connection::Usable),
+        "26" => (Meaning::Unprepared, Connection::Over),
+        // A prepared statement from before a migration, or one by that name on somebody else's connection.
+        _ if *code == SqlState::FEATURE_NOT_SUPPORTED || *code == SqlState::DUPLICATE_PSTATEMENT => {
+            (Meaning::Unprepared, Connection::Over)
+        }
+        // This server has become a standby: another one may be found in its place.
+        _ if *code == SqlState::READ_ONLY_SQL_TRANSACTION => (Meaning::NotDone, Connection::Over),
+        "22" | "23" | "44" | "54" | "P0" => (Meaning::Row, Connection::Usable),
+        _ => (Meaning::NotDone, Connection::Usable),
+    };
+    (Failed { meaning, reason: explain(told) }, connection)
+}
+
+impl Failed {
+    pub(crate) fn not_done(reason: impl Into<String>) -> Self {
+        Self { meaning: Meaning::NotDone, reason: reason.into() }
+    }
+
+    /// What a failed write is called.
+    pub(crate) fn of_write(&self) -> StoreError {
+        let reason = self.reason.clone();
+        match self.meaning {
+            Meaning::Lost => StoreError::Ambiguous { reason },
+            Meaning::Row => {
+                StoreError::Refused { reason: format!("the database did not take the row: {reason}") }
+            }
+            Meaning::Again | Meaning::Unprepared | Meaning::NotDone => StoreError::Unavailable { reason },
+        }
+    }
+
+    /// What a failed read is called: nothing is ever written by one.
+    pub(crate) fn of_read(&self) -> StoreError {
+        StoreError::Unavailable { reason: self.reason.clone() }
+    }
+}
+
+/// A server's error in words, with what to do. Its detail is left out: it repeats values, and a value may be a key.
+pub(crate) fn explain(told: &DbError) -> String {
+    let code = told.code();
+    let text = format!("{} ({})", told.message(), code.code());
+    let advice = if *code == SqlState::UNDEFINED_TABLE || *code == SqlState::UNDEFINED_COLUMN {
+        "the tables are not as this version needs them: run `onceward migrate`"
+    } else if *code == SqlState::INSUFFICIENT_PRIVILEGE {
+        "this role may not do that: grant it what docs/postgres.md lists"
+    } else if *code == SqlState::DISK_FULL {
+        "the database's disk is full: free some space, and the store goes on by itself"
+    } else if *code == SqlState::TOO_MANY_CONNECTIONS {
+        "the server has no connection left: lower pool=N, raise max_connections, or put PgBouncer in front"
+    } else if *code == SqlState::QUERY_CANCELED || *code == SqlState::LOCK_NOT_AVAILABLE {
+        "the database was too slow, or a lock was held: look into pg_stat_activity"
+    } else if *code == SqlState::READ_ONLY_SQL_TRANSACTION {
+        "this server is a standby or read-only: the URL must lead to the primary"
+    } else if *code == SqlState::INVALID_SQL_STATEMENT_NAME || *code == SqlState::DUPLICATE_PSTATEMENT {
+        "a pooler in transaction mode mixes up prepared statements: add prepared=off to the URL"
+    } else if *code == SqlState::INVALID_PASSWORD || *code == SqlState::INVALID_AUTHORIZATION_SPECIFICATION {
+        "look at the user and the password of the URL, and at the server's pg_hba.conf"
+    } else if *code == SqlState::INVALID_CATALOG_NAME {
+        "create the database first"
+    } else {
+        return text;
+    };
+    format!("{text}: {advice}")
+}
+
+/// Any error in words.
+pub(crate) fn words(error: &tokio_postgres::Error) -> String {
+    if let Some(told) = error.as_db_error() {
+        return explain(told);
+    }
+    let mut text = error.to_string();
+    let mut cause = std::error::Error::source(error);
+    while let Some(deeper) = cause {
+        let more = deeper.to_string();
+        if !text.contains(&more) {
+            text = format!("{text}: {more}");
+        }
+        cause = deeper.source();
+    }
+    text
+}

@@ -1,0 +1,124 @@
+//! What is past its window, found by the time of the claim, which never changes.
+//!
+//! Claims are taken a minute's worth at a time. Those of one minute are listed in the order of their expiry, unless they
+//! are too many to sort for every page: then in the order of the claims, which is as good for a sweeper.
+
+use std::time::Duration;
+
+use onceward::{RecordId, Timestamp};
+
+use crate::cursor::{Position, Walk};
+use crate::error::Failed;
+use crate::lane::Lane;
+use crate::listing::{Filling, Head, read};
+use crate::values::{At, Id};
+
+/// In microseconds, a power of two: about a minute.
+const MINUTE_BITS: u32 = 26;
+/// More claims in a minute than this are a crowd.
+const CROWD: usize = 2_000;
+/// What is still in progress so long after its claim should be noted as due; if it was committed so late that the mark
+/// had passed, it is noted here.
+const OVERDUE: Duration = Duration::from_secs(5 * 60);
+
+fn minute(at: Timestamp) -> u64 {
+    at.as_micros() >> MINUTE_BITS
+}
+
+fn start_of(minute: u64) -> Timestamp {
+    Timestamp::from_micros(minute << MINUTE_BITS)
+}
+
+/// Just before everything that was claimed at this time or later.
+fn before(at: Timestamp) -> (At, Id) {
+    match at.as_micros().checked_sub(1) {
+        Some(earlier) => (At(Timestamp::from_micros(earlier)), Id(RecordId::from_bytes([0xff; 16]))),
+        None => (At(at), Id(RecordId::from_bytes([0; 16]))),
+    }
+}
+
+impl Lane {
+    pub(crate) async fn walk_expiry(&mut self, filling: &mut Filling, now: Timestamp) -> Result<(), Failed> {
+        loop {
+            let position = filling.at;
+            let (at, id) = match position.walk {
+                Walk::Crowd => (At(position.at), Id(position.id)),
+                Walk::Expiry
+                | Walk::Promotion
+                | Walk::Leases
+                | Walk::YoungLeases
+                | Walk::Reconcile
+                | Walk::Young
+                | Walk::All => before(position.from),
+            };
+            let heads = self.claims_after(at, id, now).await?;
+            self.note_overdue(&heads, now).await?;
+            let Some(first) = heads.first().map(|head| minute(head.created_at)) else { return Ok(()) };
+            let cut = heads.len() > CROWD;
+            let same = heads.iter().take_while(|head| minute(head.created_at) == first).count();
+            let crowd = position.walk == Walk::Crowd && first == minute(position.at);
+            if crowd || (cut && same == heads.len()) {
+                for head in heads.iter().take(same) {
+                    let to = Position {
+                        walk: Walk::Crowd,
+                        from: start_of(first),
+                        at: head.created_at,
+                        id: head.id,
+                    };
+                    if !filling.pass(head, to) {
+                        return Ok(());
+                    }
+                }
+                if cut && same == heads.len() {
+                    continue;
+                }
+            } else {
+                let mut rows: Vec<_> = heads.into_iter().take(same).collect();
+                rows.sort_by_key(|head| (head.expires_at, head.id));
+                let resumed = (position.walk == Walk::Expiry && minute(position.from) == first)
+                    .then_some((position.at, position.id));
+                for head in &rows {
+                    let at = head.expires_at.unwrap_or(Timestamp::from_micros(0));
+                    let asked_for_already = resumed.is_some_and(|after| (at, head.id) <= after);
+                    // Those that are not asked for come at any time, and are passed without a trace.
+                    if !head.asked_for || asked_for_already {
+                        continue;
+                    }
+                    let to = Position { walk: Walk::Expiry, from: start_of(first), at, id: head.id };
+                    if !filling.pass(head, to) {
+                        return Ok(());
+                    }
+                }
+                filling.looks += rows.len();
+            }
+            // On to the next minute, from its beginning.
+            filling.at =
+                Position { from: start_of(first.saturating_add(1)), ..Position::start(Walk::Expiry) };
+            if filling.is_full() {
+                filling.more = true;
+                return Ok(());
+            }
+        }
+    }
+
+    async fn claims_after(&mut self, at: At, id: Id, now: Timestamp) -> Result<Vec<Head>, Failed> {
+        let shared = self.shared();
+        let most = i64::try_from(CROWD + 1).unwrap_or(i64::MAX);
+        let rows = self.send(&shared.statements.lists.all, &[&at, &id, &At(Timestamp::NEVER), &most]).await?;
+        read(&rows, 0, |row| {
+            let (state, expires_at): (&str, Option<At>) = (row.try_get(1)?, row.try_get(5)?);
+            let settled = state == "completed" || state == "failed_retryable";
+            Ok((row.try_get::<_, At>(2)?.0, settled && expires_at.is_some_and(|at| at.0 <= now)))
+        })
+    }
+
+    async fn note_overdue(&mut self, heads: &[Head], now: Timestamp) -> Result<(), Failed> {
+        let overdue: Vec<_> = heads
+            .iter()
+            .filter(|head| matches!(head.state.as_str(), "in_progress" | "unknown"))
+            .filter(|head| now.since(head.created_at) > OVERDUE)
+            .map(|head| (Id(head.id), None))
+            .collect();
+        self.mend(&overdue).await
+    }
+}

@@ -1,0 +1,254 @@
+//! Onceward's store for many gateways: PostgreSQL, or whatever speaks its protocol.
+//!
+//! The swaps of all concurrent requests travel together. Whatever waits when a connection becomes free is one statement
+//! over arrays and one commit; conflicts are answered with their record by the same statement. A swap that comes alone is
+//! sent at once. Nothing here decides anything: rows are compared by version, and the time is the database's.
+//!
+//! What is acknowledged is as durable as the server's `synchronous_commit` makes it; [`examine`] says what that means.
+//! `docs/postgres.md` tells about the tables, roles, poolers, TLS and failover.
+//!
+//! ```no_run
+//! # async fn example() -> Result<(), Box<dyn std::error::Error>> {
+//! use onceward::RecordId;
+//! use onceward::store::Store;
+//! use onceward_postgres::{Options, PostgresStore, PostgresUrl, migrate};
+//!
+//! let url = PostgresUrl::parse("postgres://onceward:secret@db.internal/shop?sslmode=verify-full")?;
+//! migrate(&url).await?;
+//! let store = PostgresStore::connect(&url, Options::default()).await?;
+//! assert_eq!(store.load(RecordId::from_bytes([7; 16])).await?.record, None);
+//! store.close().await;
+//! # Ok(())
+//! # }
+//! ```
+
+mod batch;
+mod cursor;
+mod error;
+mod examine;
+mod expiry;
+mod job;
+mod lane;
+mod leases;
+mod link;
+mod listing;
+mod migrate;
+mod options;
+mod queue;
+mod schema;
+mod statements;
+mod statistics;
+mod tls;
+mod url;
+mod values;
+
+use std::sync::atomic::AtomicUsize;
+use std::sync::{Arc, Mutex, PoisonError};
+
+use onceward::store::{Page, Scan, Seen, Store, StoreError, StoreFuture, Swapped, Version};
+use onceward::{Record, RecordId};
+use tokio::sync::{mpsc, oneshot};
+use tokio::task::JoinHandle;
+
+pub use error::OpenError;
+pub use examine::examine;
+pub use migrate::migrate;
+pub use options::{Batching, Migrate, Options};
+pub use schema::print_sql;
+pub use statistics::Statistics;
+pub use url::{Flavor, PostgresUrl, Prepared, Tls, UrlError};
+
+use job::{Forget, Load, Row, Swap};
+use lane::{Lane, Role, Shared};
+use link::Dialer;
+use listing::Listing;
+use queue::{Job, Limits, Queue};
+use statements::Statements;
+use statistics::Counters;
+
+/// A store in a PostgreSQL database. Clones share its connections.
+///
+/// Its tasks live on the runtime that it was connected on. When the last clone is dropped, what waits is still sent and the
+/// tasks end; [`close`](Self::close) waits for that.
+#[derive(Clone)]
+pub struct PostgresStore {
+    handle: Arc<Handle>,
+}
+
+struct Handle {
+    shared: Arc<Shared>,
+    lists: mpsc::Sender<Listing>,
+    tasks: Mutex<Vec<JoinHandle<()>>>,
+    url: String,
+}
+
+impl Drop for Handle {
+    fn drop(&mut self) {
+        self.shared.queue.close();
+    }
+}
+
+/// So many lists may wait. They are an operator's or a sweeper's, of which there are few.
+const LISTS_WAITING: usize = 64;
+/// So many deletions are one statement: claims come between those of a long sweep.
+const FORGET_AT_ONCE: usize = 128;
+
+impl PostgresStore {
+    /// Connects, and looks at the schema's version.
+    pub async fn connect(url: &PostgresUrl, options: Options) -> Result<Self, OpenError> {
+        options.check()?;
+        let tls = tls::connector(url)?;
+        if options.migrate == Migrate::Apply {
+            migrate(url).await?;
+        }
+        let client = migrate::connect(url).await?;
+        let found = migrate::installed(&client, url)
+            .await
+            .map_err(|error| OpenError::Unreachable { url: url.to_string(), reason: error::words(&error) })?;
+        migrate::check(url, found)?;
+        drop(client);
+        let counters = Arc::new(Counters::default());
+        let limits = Limits {
+            waiting_rows: options.queue_limit,
+            waiting_bytes: options.queue_bytes,
+            batch_rows: options.batch_rows(),
+            batch_bytes: options.batch_bytes,
+        };
+        let shared = Arc::new(Shared {
+            dialer: Dialer::new(url, tls, &options, counters.clone()),
+            statements: Statements::new(&url.schema, url.flavor),
+            queue: Queue::new(limits),
+            counters,
+            clock: options.clock.clone(),
+            connected: AtomicUsize::new(0),
+            lanes: AtomicUsize::new(url.pool),
+        });
+        let mut tasks: Vec<_> =
+            (0..url.pool).map(|_| tokio::spawn(Lane::new(shared.clone(), Role::Batches).run())).collect();
+        let (lists, listings) = mpsc::channel(LISTS_WAITING);
+        tasks.push(tokio::spawn(list_all(Lane::new(shared.clone(), Role::Lists), listings)));
+        let handle = Handle { shared, lists, tasks: Mutex::new(tasks), url: url.to_string() };
+        Ok(Self { handle: Arc::new(handle) })
+    }
+
+    /// What the store has done since it was opened, for metrics.
+    pub fn statistics(&self) -> Statistics {
+        self.handle.shared.counters.read()
+    }
+
+    /// Sends what waits and ends the connections. Calls that come later, through any clone, get
+    /// [`StoreError::Unavailable`].
+    pub async fn close(&self) {
+        self.handle.shared.queue.close();
+        let tasks: Vec<_> = {
+            let mut tasks = self.handle.tasks.lock().unwrap_or_else(PoisonError::into_inner);
+            // The one that lists ends with the last clone, and has nothing that could be lost.
+            if let Some(lists) = tasks.pop() {
+                lists.abort();
+            }
+            tasks.drain(..).collect()
+        };
+        for task in tasks {
+            if let Err(error) = task.await
+                && error.is_panic()
+            {
+                tracing::error!("a task of the store ended in a panic");
+            }
+        }
+    }
+
+    async fn load_now(&self, id: RecordId) -> Result<Seen, StoreError> {
+        let (answer, answered) = oneshot::channel();
+        self.handle.shared.queue.push(Job::Load(Load { id, answer }))?;
+        answered.await.map_err(|_| StoreError::Unavailable { reason: TASK_GONE.to_owned() })??.decode(id)
+    }
+
+    async fn swap_now(
+        &self,
+        id: RecordId,
+        expect: Option<Version>,
+        next: Record,
+    ) -> Result<Swapped, StoreError> {
+        let row = Row::new(id, &next)?;
+        drop(next);
+        let (answer, answered) = oneshot::channel();
+        self.handle.shared.queue.push(Job::Swap(Swap { id, expect, row, answer }))?;
+        answered.await.map_err(|_| task_gone())??.decode(id)
+    }
+
+    async fn scan_now(&self, scan: Scan) -> Result<Page, StoreError> {
+        let (answer, answered) = oneshot::channel();
+        self.handle.lists.try_send(Listing { scan, answer }).map_err(|error| match error {
+            mpsc::error::TrySendError::Full(_) => StoreError::Overloaded { waiting: LISTS_WAITING },
+            mpsc::error::TrySendError::Closed(_) => StoreError::Unavailable { reason: TASK_GONE.to_owned() },
+        })?;
+        answered.await.map_err(|_| StoreError::Unavailable { reason: TASK_GONE.to_owned() })?
+    }
+
+    async fn forget_now(&self, records: Vec<(RecordId, Version)>) -> Result<usize, StoreError> {
+        let mut forgotten = 0;
+        for records in records.chunks(FORGET_AT_ONCE) {
+            let (answer, answered) = oneshot::channel();
+            let job = Job::Forget(Forget { records: records.to_vec(), answer });
+            let count = match self.handle.shared.queue.push(job) {
+                Ok(()) => answered.await.unwrap_or_else(|_| Err(task_gone())),
+                Err(error) => Err(error),
+            };
+            forgotten += count.map_err(|error| partly_forgotten(forgotten, error))?;
+        }
+        Ok(forgotten)
+    }
+}
+
+async fn list_all(mut lane: Lane, mut listings: mpsc::Receiver<Listing>) {
+    while let Some(Listing { scan, answer }) = listings.recv().await {
+        // Nobody waits for it any more.
+        if answer.is_closed() {
+            continue;
+        }
+        // A caller that has gone away meanwhile no longer wants its answer.
+        drop(answer.send(lane.list(&scan).await));
+    }
+}
+
+const TASK_GONE: &str = "the store has been closed, or its tasks have ended with their runtime";
+
+/// A task took the swap and did not live to answer it.
+fn task_gone() -> StoreError {
+    StoreError::Ambiguous {
+        reason: "the task that sent it has ended, with its runtime or by a panic: look into the log"
+            .to_owned(),
+    }
+}
+
+/// "Nothing was written" would not be true of a sweep whose first part was.
+fn partly_forgotten(forgotten: usize, error: StoreError) -> StoreError {
+    if forgotten == 0 {
+        return error;
+    }
+    StoreError::Ambiguous { reason: format!("{forgotten} records were forgotten, then: {error}") }
+}
+
+impl Store for PostgresStore {
+    fn load(&self, id: RecordId) -> StoreFuture<'_, Seen> {
+        Box::pin(self.load_now(id))
+    }
+
+    fn swap(&self, id: RecordId, expect: Option<Version>, next: Record) -> StoreFuture<'_, Swapped> {
+        Box::pin(self.swap_now(id, expect, next))
+    }
+
+    fn scan(&self, scan: Scan) -> StoreFuture<'_, Page> {
+        Box::pin(self.scan_now(scan))
+    }
+
+    fn forget(&self, records: Vec<(RecordId, Version)>) -> StoreFuture<'_, usize> {
+        Box::pin(self.forget_now(records))
+    }
+}
+
+impl std::fmt::Debug for PostgresStore {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("PostgresStore").field("url", &self.handle.url).finish_non_exhaustive()
+    }
+}

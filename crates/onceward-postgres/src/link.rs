@@ -1,0 +1,263 @@
+//! One connection: how it is made, how a statement is sent over it, and when it is given up.
+
+use std::future::poll_fn;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use onceward::time::sleep;
+use tokio::task::JoinHandle;
+use tokio_postgres::error::SqlState;
+use tokio_postgres::types::{ToSql, Type};
+use tokio_postgres::{AsyncMessage, Client, Config, Row, Statement};
+use tokio_postgres_rustls::MakeRustlsConnect;
+
+use crate::error::{self, Connection, Failed, Meaning};
+use crate::statements::{SLOTS, Sql};
+use crate::statistics::Counters;
+use crate::url::Prepared;
+use crate::{Options, PostgresUrl};
+
+/// What a statement is given.
+pub(crate) type Parameters<'a> = [&'a (dyn ToSql + Sync)];
+
+/// How connections are made.
+pub(crate) struct Dialer {
+    config: Config,
+    tls: MakeRustlsConnect,
+    prepared: Prepared,
+    answer_timeout: Duration,
+    /// What the server is told of our limits. A pooler may refuse to pass it on, and is then not asked again.
+    limits: String,
+    limits_refused: AtomicBool,
+    counters: Arc<Counters>,
+}
+
+impl Dialer {
+    pub(crate) fn new(
+        url: &PostgresUrl,
+        tls: MakeRustlsConnect,
+        options: &Options,
+        counters: Arc<Counters>,
+    ) -> Self {
+        let timeout = options.statement_timeout.as_millis();
+        Self {
+            config: url.config.clone(),
+            tls,
+            prepared: url.prepared,
+            answer_timeout: options.answer_timeout,
+            limits: format!("-c statement_timeout={timeout} -c lock_timeout={timeout}"),
+            // An old pooler takes no such words, and `prepared=off` says that there is one.
+            limits_refused: AtomicBool::new(url.prepared == Prepared::Off),
+            counters,
+        }
+    }
+
+    pub(crate) async fn connect(&self) -> Result<Link, Failed> {
+        if !self.limits_refused.load(Ordering::Relaxed) {
+            let mut config = self.config.clone();
+            config.options(&self.limits);
+            match self.connect_with(&config).await {
+                Err(Dialed::NotPassedOn) => {
+                    tracing::warn!(
+                        "the server or a pooler takes no statement_timeout with the connection: set it on the role, \
+                         as docs/postgres.md says"
+                    );
+                    self.limits_refused.store(true, Ordering::Relaxed);
+                }
+                done => return done.map_err(Dialed::failed),
+            }
+        }
+        self.connect_with(&self.config).await.map_err(Dialed::failed)
+    }
+
+    async fn connect_with(&self, config: &Config) -> Result<Link, Dialed> {
+        // The library limits how long each address may take to accept, and not how long the server may then be silent.
+        let limit =
+            config.get_connect_timeout().copied().unwrap_or(self.answer_timeout).max(self.answer_timeout);
+        let connected = tokio::select! {
+            biased;
+            connected = config.connect(self.tls.clone()) => connected,
+            () = sleep(limit) => {
+                return Err(Dialed::Failed(format!("the server did not answer within {limit:?}")));
+            }
+        };
+        let (client, mut connection) = connected.map_err(|error| match error.as_db_error() {
+            Some(told)
+                if *told.code() == SqlState::PROTOCOL_VIOLATION
+                    && told.message().contains("startup parameter") =>
+            {
+                Dialed::NotPassedOn
+            }
+            _ => Dialed::Failed(error::words(&error)),
+        })?;
+        self.counters.connections.add(1);
+        let doubt = Arc::new(AtomicBool::new(false));
+        let doubted = doubt.clone();
+        let driver = tokio::spawn(async move {
+            while let Some(message) = poll_fn(|context| connection.poll_message(context)).await {
+                match message {
+                    Ok(AsyncMessage::Notice(notice)) => {
+                        // It says that a commit no longer waits for the standby it was promised to.
+                        let code = notice.code();
+                        if *code == SqlState::QUERY_CANCELED || *code == SqlState::ADMIN_SHUTDOWN {
+                            doubted.store(true, Ordering::Release);
+                        }
+                    }
+                    Ok(_) => {}
+                    // Whoever waits for an answer is told by the client.
+                    Err(error) => {
+                        tracing::debug!(reason = error::words(&error), "a connection to the database ended");
+                        return;
+                    }
+                }
+            }
+        });
+        Ok(Link {
+            client: Arc::new(client),
+            driver,
+            doubt,
+            tls: self.tls.clone(),
+            prepared: self.prepared,
+            statements: (0..SLOTS).map(|_| None).collect(),
+            answer_timeout: self.answer_timeout,
+            connection: Connection::Usable,
+            counters: self.counters.clone(),
+        })
+    }
+}
+
+enum Dialed {
+    /// Somebody on the way refuses the settings that come with a connection.
+    NotPassedOn,
+    Failed(String),
+}
+
+impl Dialed {
+    fn failed(self) -> Failed {
+        match self {
+            Self::NotPassedOn => Failed::not_done("the server refuses the settings of the connection"),
+            Self::Failed(reason) => Failed::not_done(format!("no connection to the database: {reason}")),
+        }
+    }
+}
+
+/// A connection.
+pub(crate) struct Link {
+    client: Arc<Client>,
+    driver: JoinHandle<()>,
+    doubt: Arc<AtomicBool>,
+    tls: MakeRustlsConnect,
+    prepared: Prepared,
+    statements: Vec<Option<Statement>>,
+    answer_timeout: Duration,
+    connection: Connection,
+    counters: Arc<Counters>,
+}
+
+impl Link {
+    pub(crate) fn is_usable(&self) -> bool {
+        self.connection == Connection::Usable && !self.client.is_closed()
+    }
+
+    /// Sends a statement as a transaction of its own, and waits until it is committed.
+    pub(crate) async fn ask(&mut self, sql: &Sql, parameters: &Parameters<'_>) -> Result<Vec<Row>, Failed> {
+        if !self.is_usable() {
+            return Err(Failed::not_done("the connection to the database was lost before anything was sent"));
+        }
+        let statement = match self.prepared {
+            Prepared::Off => None,
+            Prepared::On => Some(self.prepare(sql).await?),
+        };
+        self.doubt.store(false, Ordering::Release);
+        self.counters.statements.add(1);
+        let client = self.client.clone();
+        let answer = async {
+            match &statement {
+                Some(statement) => client.query(statement, parameters).await,
+                None => {
+                    let typed: Vec<(&(dyn ToSql + Sync), Type)> =
+                        parameters.iter().copied().zip(sql.types.iter().cloned()).collect();
+                    client.query_typed(&sql.text, &typed).await
+                }
+            }
+        };
+        match self.in_time(answer).await {
+            Some(Ok(_)) if self.doubt.load(Ordering::Acquire) => {
+                self.connection = Connection::Over;
+                let reason = "the server committed, but no longer waited for its standby";
+                Err(Failed { meaning: Meaning::Lost, reason: reason.to_owned() })
+            }
+            Some(Ok(rows)) => Ok(rows),
+            Some(Err(error)) => Err(self.failed(&error)),
+            None => Err(self.gave_up(Meaning::Lost)),
+        }
+    }
+
+    async fn prepare(&mut self, sql: &Sql) -> Result<Statement, Failed> {
+        if let Some(Some(statement)) = self.statements.get(sql.slot) {
+            return Ok(statement.clone());
+        }
+        let client = self.client.clone();
+        match self.in_time(client.prepare_typed(&sql.text, &sql.types)).await {
+            Some(Ok(statement)) => {
+                if let Some(slot) = self.statements.get_mut(sql.slot) {
+                    *slot = Some(statement.clone());
+                }
+                Ok(statement)
+            }
+            Some(Err(error)) => {
+                let Failed { meaning, reason } = self.failed(&error);
+                // To prepare a statement writes nothing, whatever became of the answer.
+                let meaning = match meaning {
+                    Meaning::Lost | Meaning::Row => Meaning::NotDone,
+                    Meaning::Again | Meaning::Unprepared | Meaning::NotDone => meaning,
+                };
+                Err(Failed { meaning, reason })
+            }
+            None => Err(self.gave_up(Meaning::NotDone)),
+        }
+    }
+
+    async fn in_time<T>(&self, answer: impl Future<Output = T>) -> Option<T> {
+        tokio::select! {
+            biased;
+            answer = answer => Some(answer),
+            () = sleep(self.answer_timeout) => None,
+        }
+    }
+
+    fn failed(&mut self, error: &tokio_postgres::Error) -> Failed {
+        let (failed, connection) = error::of_statement(error);
+        if connection == Connection::Over || self.client.is_closed() {
+            self.connection = Connection::Over;
+        }
+        failed
+    }
+
+    /// Nobody answers. The server is asked to stop, too, in case it still works on what nobody waits for.
+    fn gave_up(&mut self, meaning: Meaning) -> Failed {
+        self.connection = Connection::Over;
+        let (token, tls, limit) = (self.client.cancel_token(), self.tls.clone(), self.answer_timeout);
+        tokio::spawn(async move {
+            tokio::select! {
+                cancelled = token.cancel_query(tls) => {
+                    if let Err(error) = cancelled {
+                        tracing::debug!(reason = error::words(&error), "a statement could not be cancelled");
+                    }
+                }
+                () = sleep(limit) => {}
+            }
+        });
+        Failed { meaning, reason: format!("the database did not answer within {:?}", self.answer_timeout) }
+    }
+}
+
+impl Drop for Link {
+    fn drop(&mut self) {
+        // The client's end lets the connection say good-bye; one that hangs would never come to it.
+        if self.connection == Connection::Over {
+            self.driver.abort();
+        }
+    }
+}

@@ -1,0 +1,328 @@
+//! Lists, a bounded page at a time.
+//!
+//! A walk looks at rows in the order of an index and picks ids; the records of those are read in the end, and judged once
+//! more by what is in them.
+
+use std::collections::HashMap;
+
+use onceward::codec;
+use onceward::store::{Due, Entry, Filter, Page, Scan, StoreError, Version, Which};
+use onceward::{RecordId, Timestamp};
+use tokio_postgres::Row;
+
+use crate::cursor::{Position, Walk};
+use crate::error::Failed;
+use crate::job::Answer;
+use crate::lane::Lane;
+use crate::leases::Reached;
+use crate::values::{At, Id, readable, version};
+
+/// A page longer than this is a list that nobody reads, and a batch that nobody should make.
+const PAGE_ROWS_MAX: usize = 1_000;
+/// Pages are held in memory whole, on their way through an API too.
+const PAGE_BYTES_MAX: usize = 4 << 20;
+/// So many rows are looked at for one page, whether they are asked for or not. A page may therefore be empty and still
+/// have a next one.
+pub(crate) const PAGE_LOOKS_MAX: usize = 10_000;
+/// So many rows are looked at in one statement where most of them may not be asked for.
+const LOOKS_AT_ONCE: usize = 2_000;
+
+/// A list that waits for its task.
+pub(crate) struct Listing {
+    pub scan: Scan,
+    pub answer: Answer<Page>,
+}
+
+/// A row that was looked at.
+pub(crate) struct Head {
+    pub id: RecordId,
+    pub at: Timestamp,
+    pub state: String,
+    pub created_at: Timestamp,
+    pub expires_at: Option<Timestamp>,
+    pub bytes: usize,
+    pub asked_for: bool,
+}
+
+/// A page while it is being filled.
+pub(crate) struct Filling {
+    pub most: usize,
+    pub looks: usize,
+    bytes: usize,
+    pub at: Position,
+    picked: Vec<RecordId>,
+    pub more: bool,
+}
+
+impl Filling {
+    pub(crate) fn is_full(&self) -> bool {
+        self.picked.len() >= self.most || self.bytes >= PAGE_BYTES_MAX || self.looks >= PAGE_LOOKS_MAX
+    }
+
+    /// Passes a row, and picks it if it is asked for. One that no longer fits is where the next page begins.
+    pub(crate) fn pass(&mut self, head: &Head, to: Position) -> bool {
+        if self.is_full() {
+            self.more = true;
+            return false;
+        }
+        self.looks += 1;
+        self.at = to;
+        if head.asked_for {
+            self.picked.push(head.id);
+            self.bytes += head.bytes;
+        }
+        true
+    }
+}
+
+/// The orders of a list, one after the other.
+fn walks(which: &Which) -> &'static [Walk] {
+    match which {
+        Which::Due(Due::Leases) => &[Walk::Promotion, Walk::Leases, Walk::YoungLeases],
+        Which::Due(Due::Reconcile) => &[Walk::Reconcile],
+        Which::Due(Due::Expired) => &[Walk::Expiry, Walk::Crowd],
+        Which::Filter(Filter { state: Some("in_progress"), .. }) => &[Walk::Leases, Walk::Young],
+        Which::Filter(Filter { state: Some("unknown"), .. }) => &[Walk::Reconcile],
+        Which::Filter(_) => &[Walk::All],
+    }
+}
+
+impl Lane {
+    pub(crate) async fn list(&mut self, scan: &Scan) -> Result<Page, StoreError> {
+        let walks = walks(&scan.which);
+        let from = match (&scan.after, walks) {
+            (Some(cursor), walks) => Position::read(cursor, walks)?,
+            (None, [walk, ..]) => Position::start(*walk),
+            (None, []) => Position::start(Walk::All),
+        };
+        self.page(scan, walks, from).await.map_err(|failed| failed.of_read())
+    }
+
+    async fn page(&mut self, scan: &Scan, walks: &[Walk], from: Position) -> Result<Page, Failed> {
+        let mark = match from.walk {
+            Walk::Promotion if scan.limit > 0 => self.promote().await?,
+            _ => self.young_from().await?,
+        };
+        let now = mark.now;
+        let mut page = Page { now, entries: Vec::new(), next: None };
+        if scan.limit == 0 {
+            return Ok(page);
+        }
+        if from.walk == Walk::Promotion && mark.reached == Reached::No {
+            page.next = Some(from.cursor());
+            return Ok(page);
+        }
+        let until = match scan.which {
+            Which::Due(_) => now,
+            Which::Filter(_) => Timestamp::NEVER,
+        };
+        let most = scan.limit.min(PAGE_ROWS_MAX);
+        let mut filling = Filling { most, looks: 0, bytes: 0, at: from, picked: Vec::new(), more: false };
+        if let Which::Due(Due::Expired) = scan.which {
+            self.walk_expiry(&mut filling, now).await?;
+        } else {
+            let mut left = walks.iter().copied().skip_while(|walk| *walk != from.walk).peekable();
+            while let Some(walk) = left.next() {
+                if walk != Walk::Promotion {
+                    self.walk(&mut filling, &scan.which, until, mark.upto).await?;
+                }
+                if filling.more {
+                    break;
+                }
+                if let Some(next) = left.peek() {
+                    filling.at = Position::start(*next);
+                }
+            }
+        }
+        page.entries = self.entries(&filling.picked, &scan.which, now).await?;
+        page.next = filling.more.then(|| filling.at.cursor());
+        Ok(page)
+    }
+
+    /// Looks at rows of the present walk until the page is full or the walk is over.
+    async fn walk(
+        &mut self,
+        filling: &mut Filling,
+        which: &Which,
+        until: Timestamp,
+        young: Timestamp,
+    ) -> Result<(), Failed> {
+        loop {
+            let walk = filling.at.walk;
+            let room = filling.most.saturating_sub(filling.picked.len()) + 1;
+            let at_once = match walk {
+                Walk::All | Walk::Young => LOOKS_AT_ONCE,
+                Walk::Promotion
+                | Walk::Leases
+                | Walk::YoungLeases
+                | Walk::Reconcile
+                | Walk::Expiry
+                | Walk::Crowd => room,
+            };
+            let heads = self.heads(filling.at, which, until, young, at_once).await?;
+            for head in &heads {
+                let to = Position { at: head.at, id: head.id, ..filling.at };
+                if !filling.pass(head, to) {
+                    return Ok(());
+                }
+            }
+            if heads.len() < at_once {
+                return Ok(());
+            }
+        }
+    }
+
+    async fn heads(
+        &mut self,
+        after: Position,
+        which: &Which,
+        until: Timestamp,
+        young: Timestamp,
+        most: usize,
+    ) -> Result<Vec<Head>, Failed> {
+        let shared = self.shared();
+        let lists = &shared.statements.lists;
+        let limit = i64::try_from(most).unwrap_or(i64::MAX);
+        let (at, id, until, young) = (At(after.at), Id(after.id), At(until), At(young));
+        match after.walk {
+            Walk::Leases => self.noted("lease", "in_progress", after, until, limit).await,
+            Walk::Reconcile => self.noted("reconcile", "unknown", after, until, limit).await,
+            Walk::YoungLeases => {
+                let rows = self.send(&lists.young_by_lease, &[&young, &until, &at, &id, &limit]).await?;
+                read(&rows, 0, |row| Ok((row.try_get::<_, At>(3)?.0, true)))
+            }
+            Walk::Young => {
+                let rows = self.send(&lists.young, &[&young, &at, &id, &limit]).await?;
+                read(&rows, 0, |row| {
+                    Ok((row.try_get::<_, At>(2)?.0, row.try_get::<_, &str>(1)? == "in_progress"))
+                })
+            }
+            Walk::All | Walk::Expiry | Walk::Crowd | Walk::Promotion => {
+                let before = match which {
+                    Which::Filter(Filter { created_before: Some(before), .. }) => At(*before),
+                    Which::Filter(_) | Which::Due(_) => At(Timestamp::NEVER),
+                };
+                let rows = self.send(&lists.all, &[&at, &id, &before, &limit]).await?;
+                read(&rows, 0, |row| Ok((row.try_get::<_, At>(2)?.0, agrees(which, row)?)))
+            }
+        }
+    }
+
+    /// Looks at what is noted, and puts right what is no longer so.
+    async fn noted(
+        &mut self,
+        kind: &str,
+        state: &str,
+        after: Position,
+        until: At,
+        limit: i64,
+    ) -> Result<Vec<Head>, Failed> {
+        let shared = self.shared();
+        let parameters: [&(dyn tokio_postgres::types::ToSql + Sync); 5] =
+            [&kind, &until, &At(after.at), &Id(after.id), &limit];
+        let rows = self.send(&shared.statements.lists.due, &parameters).await?;
+        let unread = |error: tokio_postgres::Error| Failed::not_done(error.to_string());
+        let (mut heads, mut wrong) = (Vec::with_capacity(rows.len()), Vec::new());
+        for row in &rows {
+            let (id, at): (Id, At) = (row.try_get(0).map_err(unread)?, row.try_get(1).map_err(unread)?);
+            let found: Option<&str> = row.try_get(3).map_err(unread)?;
+            let truth = match found {
+                Some("in_progress") => row.try_get::<_, Option<At>>(5).map_err(unread)?,
+                Some("unknown") => {
+                    Some(row.try_get::<_, Option<At>>(6).map_err(unread)?.unwrap_or(At(Timestamp::NEVER)))
+                }
+                Some(_) | None => None,
+            };
+            let right = found == Some(state) && truth == Some(at);
+            if !right {
+                wrong.push((id, Some(at)));
+            }
+            heads.push(Head {
+                id: id.0,
+                at: at.0,
+                state: found.unwrap_or_default().to_owned(),
+                created_at: at.0,
+                expires_at: None,
+                bytes: bytes(row, 8).map_err(unread)?,
+                asked_for: found == Some(state) && truth.is_some_and(|truth| truth <= until),
+            });
+        }
+        self.mend(&wrong).await?;
+        Ok(heads)
+    }
+
+    /// The records of these, in this order. What has changed meanwhile and is no longer asked for is left out.
+    async fn entries(
+        &mut self,
+        ids: &[RecordId],
+        which: &Which,
+        now: Timestamp,
+    ) -> Result<Vec<Entry>, Failed> {
+        if ids.is_empty() {
+            return Ok(Vec::new());
+        }
+        let wanted: Vec<_> = ids.iter().copied().map(Id).collect();
+        let shared = self.shared();
+        let rows = self.send(&shared.statements.lists.records, &[&wanted]).await?;
+        let unread = |error: tokio_postgres::Error| Failed::not_done(error.to_string());
+        let mut found: HashMap<RecordId, (Version, Vec<u8>)> = HashMap::with_capacity(rows.len());
+        for row in &rows {
+            let id: Id = row.try_get(0).map_err(unread)?;
+            let stamp = version(row.try_get(1).map_err(unread)?);
+            found.insert(id.0, (stamp, row.try_get(2).map_err(unread)?));
+        }
+        let entry = |id: &RecordId| {
+            let (version, bytes) = found.remove(id)?;
+            let record = codec::decode(*id, &bytes);
+            let asked_for = record.as_ref().map_or(true, |record| match which {
+                Which::Due(due) => record.due().0 == *due && record.due().1 <= now,
+                Which::Filter(filter) => filter.accepts(record),
+            });
+            asked_for.then_some(Entry { id: *id, version, record })
+        };
+        Ok(ids.iter().filter_map(entry).collect())
+    }
+}
+
+/// Whether the columns of a row agree with what is asked for. The record is asked in the end.
+fn agrees(which: &Which, row: &Row) -> Result<bool, tokio_postgres::Error> {
+    let Which::Filter(filter) = which else { return Ok(false) };
+    if let Some(state) = filter.state
+        && row.try_get::<_, &str>(1)? != state
+    {
+        return Ok(false);
+    }
+    for (asked, column) in [(&filter.scope, 7), (&filter.route, 8)] {
+        if let Some(asked) = asked
+            && row.try_get::<_, &str>(column)? != readable(asked)
+        {
+            return Ok(false);
+        }
+    }
+    Ok(true)
+}
+
+fn bytes(row: &Row, column: usize) -> Result<usize, tokio_postgres::Error> {
+    Ok(usize::try_from(row.try_get::<_, Option<i32>>(column)?.unwrap_or(0)).unwrap_or(0))
+}
+
+/// Reads rows of (id, state, created_at, lease_until, reconcile_at, expires_at, bytes, …) that begin at this column.
+pub(crate) fn read(
+    rows: &[Row],
+    first: usize,
+    judge: impl Fn(&Row) -> Result<(Timestamp, bool), tokio_postgres::Error>,
+) -> Result<Vec<Head>, Failed> {
+    let head = |row: &Row| -> Result<Head, tokio_postgres::Error> {
+        let (at, asked_for) = judge(row)?;
+        Ok(Head {
+            id: row.try_get::<_, Id>(first)?.0,
+            at,
+            state: row.try_get(first + 1)?,
+            created_at: row.try_get::<_, At>(first + 2)?.0,
+            expires_at: row.try_get::<_, Option<At>>(first + 5)?.map(|at| at.0),
+            bytes: bytes(row, first + 6)?,
+            asked_for,
+        })
+    };
+    rows.iter().map(head).collect::<Result<_, _>>().map_err(|error| Failed::not_done(error.to_string()))
+}

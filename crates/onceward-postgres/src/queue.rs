@@ -1,0 +1,323 @@
+//! Where calls wait for a connection: bounded by count and by bytes, and taken a batch at a time.
+//!
+//! A free connection takes everything of one kind that waits, oldest kind first, and nothing waits for company. An id is in
+//! a batch once. A second claim of an id follows the first, whatever comes of it: the answer to the first one says what the
+//! second one would have met, so ten thousand claims of one key are one row of one statement.
+
+use std::collections::{HashMap, HashSet, VecDeque};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+use onceward::RecordId;
+use onceward::store::StoreError;
+use tokio::sync::Notify;
+
+use crate::job::{Answer, Forget, Found, Load, Swap};
+
+/// How much may wait, and how much goes into one statement.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Limits {
+    pub waiting_rows: usize,
+    pub waiting_bytes: usize,
+    pub batch_rows: usize,
+    pub batch_bytes: usize,
+}
+
+pub(crate) struct Queue {
+    state: Mutex<State>,
+    filled: Notify,
+    limits: Limits,
+}
+
+#[derive(Default)]
+struct State {
+    claims: VecDeque<(u64, Swap)>,
+    updates: VecDeque<(u64, Swap)>,
+    loads: VecDeque<(u64, Load)>,
+    forgets: VecDeque<(u64, Forget)>,
+    rows: usize,
+    bytes: usize,
+    /// Numbers everything that comes, to tell what is oldest.
+    next: u64,
+    /// Why nothing is accepted any more.
+    closed: Option<String>,
+}
+
+/// What a connection takes.
+pub(crate) enum Work {
+    Claims(Vec<Claims>),
+    Updates(Vec<Swap>),
+    Loads(Vec<(RecordId, Vec<Answer<Found>>)>),
+    Forget(Forget),
+}
+
+/// Swaps of one id that all expect that there is none.
+pub(crate) struct Claims {
+    pub first: Swap,
+    pub followers: Vec<Swap>,
+}
+
+/// What is put into the queue.
+pub(crate) enum Job {
+    Swap(Swap),
+    Load(Load),
+    Forget(Forget),
+}
+
+impl Job {
+    fn weight(&self) -> (usize, usize) {
+        match self {
+            Self::Swap(swap) => (1, swap.row.record.len()),
+            Self::Load(_) => (1, 0),
+            Self::Forget(forget) => (forget.records.len().max(1), 0),
+        }
+    }
+
+    /// Answers that it was not done. A caller that has gone away no longer wants to know.
+    fn fail(self, error: StoreError) {
+        match self {
+            Self::Swap(swap) => drop(swap.answer.send(Err(error))),
+            Self::Load(load) => drop(load.answer.send(Err(error))),
+            Self::Forget(forget) => drop(forget.answer.send(Err(error))),
+        }
+    }
+}
+
+impl State {
+    fn put(&mut self, job: Job) {
+        let (rows, bytes) = job.weight();
+        self.rows += rows;
+        self.bytes += bytes;
+        let number = self.next;
+        self.next += 1;
+        match job {
+            Job::Swap(swap) if swap.expect.is_none() => self.claims.push_back((number, swap)),
+            Job::Swap(swap) => self.updates.push_back((number, swap)),
+            Job::Load(load) => self.loads.push_back((number, load)),
+            Job::Forget(forget) => self.forgets.push_back((number, forget)),
+        }
+    }
+
+    fn is_empty(&self) -> bool {
+        self.claims.is_empty() && self.updates.is_empty() && self.loads.is_empty() && self.forgets.is_empty()
+    }
+
+    fn drain(&mut self) -> Vec<Job> {
+        (self.rows, self.bytes) = (0, 0);
+        let mut all: Vec<_> = self.claims.drain(..).map(|(_, swap)| Job::Swap(swap)).collect();
+        all.extend(self.updates.drain(..).map(|(_, swap)| Job::Swap(swap)));
+        all.extend(self.loads.drain(..).map(|(_, load)| Job::Load(load)));
+        all.extend(self.forgets.drain(..).map(|(_, forget)| Job::Forget(forget)));
+        all
+    }
+
+    fn took(&mut self, rows: usize, bytes: usize) {
+        self.rows = self.rows.saturating_sub(rows);
+        self.bytes = self.bytes.saturating_sub(bytes);
+    }
+
+    fn take(&mut self, limits: &Limits) -> Option<Work> {
+        let fronts = [
+            self.claims.front().map(|(number, _)| *number),
+            self.updates.front().map(|(number, _)| *number),
+            self.loads.front().map(|(number, _)| *number),
+            self.forgets.front().map(|(number, _)| *number),
+        ];
+        let (kind, _) = fronts
+            .iter()
+            .enumerate()
+            .filter_map(|(kind, number)| Some((kind, (*number)?)))
+            .min_by_key(|(_, n)| *n)?;
+        match kind {
+            0 => Some(Work::Claims(self.take_claims(limits))),
+            1 => Some(Work::Updates(self.take_updates(limits))),
+            2 => Some(Work::Loads(self.take_loads(limits))),
+            _ => {
+                let (_, forget) = self.forgets.pop_front()?;
+                self.took(forget.records.len().max(1), 0);
+                Some(Work::Forget(forget))
+            }
+        }
+    }
+
+    fn take_claims(&mut self, limits: &Limits) -> Vec<Claims> {
+        let (mut batch, mut places, mut bytes) = (Vec::<Claims>::new(), HashMap::new(), 0);
+        while let Some((_, swap)) = self.claims.front() {
+            let (weight, known) = (swap.row.record.len(), places.get(&swap.id).copied());
+            let full = batch.len() >= limits.batch_rows || bytes + weight > limits.batch_bytes;
+            // Whoever follows adds nothing to the statement; but where nothing is to be shared, nobody follows.
+            if !batch.is_empty() && full && (known.is_none() || limits.batch_rows == 1) {
+                break;
+            }
+            let Some((_, swap)) = self.claims.pop_front() else { break };
+            self.took(1, weight);
+            match known.and_then(|place: usize| batch.get_mut(place)) {
+                Some(claims) => claims.followers.push(swap),
+                None => {
+                    bytes += weight;
+                    places.insert(swap.id, batch.len());
+                    batch.push(Claims { first: swap, followers: Vec::new() });
+                }
+            }
+        }
+        batch
+    }
+
+    fn take_updates(&mut self, limits: &Limits) -> Vec<Swap> {
+        let (mut batch, mut ids, mut bytes) = (Vec::new(), HashSet::new(), 0);
+        let mut later = VecDeque::new();
+        while let Some((_, swap)) = self.updates.front() {
+            let weight = swap.row.record.len();
+            if !batch.is_empty() && (batch.len() >= limits.batch_rows || bytes + weight > limits.batch_bytes)
+            {
+                break;
+            }
+            let Some((number, swap)) = self.updates.pop_front() else { break };
+            if !ids.insert(swap.id) {
+                later.push_back((number, swap));
+                continue;
+            }
+            self.took(1, weight);
+            bytes += weight;
+            batch.push(swap);
+        }
+        while let Some(entry) = later.pop_back() {
+            self.updates.push_front(entry);
+        }
+        batch
+    }
+
+    fn take_loads(&mut self, limits: &Limits) -> Vec<(RecordId, Vec<Answer<Found>>)> {
+        let (mut batch, mut places) = (Vec::<(RecordId, Vec<Answer<Found>>)>::new(), HashMap::new());
+        while batch.len() < limits.batch_rows {
+            let Some((_, load)) = self.loads.pop_front() else { break };
+            self.took(1, 0);
+            let place = *places.entry(load.id).or_insert(batch.len());
+            match batch.get_mut(place) {
+                Some((_, answers)) => answers.push(load.answer),
+                None => batch.push((load.id, vec![load.answer])),
+            }
+        }
+        batch
+    }
+}
+
+impl Queue {
+    pub(crate) fn new(limits: Limits) -> Self {
+        Self { state: Mutex::new(State::default()), filled: Notify::new(), limits }
+    }
+
+    // A panic while the lock is held cannot leave the queue half changed: nothing in this file panics in between.
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Puts something at the end, or sheds it. What is alone is accepted whatever it weighs, else it never would be.
+    pub(crate) fn push(&self, job: Job) -> Result<(), StoreError> {
+        let mut state = self.state();
+        if let Some(reason) = &state.closed {
+            return Err(StoreError::Unavailable { reason: reason.clone() });
+        }
+        let (rows, bytes) = job.weight();
+        let full =
+            state.rows + rows > self.limits.waiting_rows || state.bytes + bytes > self.limits.waiting_bytes;
+        if full && !state.is_empty() {
+            return Err(StoreError::Overloaded { waiting: state.rows });
+        }
+        state.put(job);
+        drop(state);
+        self.filled.notify_one();
+        Ok(())
+    }
+
+    /// Puts back what was taken and not sent, for another connection.
+    pub(crate) fn give_back(&self, work: Work) {
+        let jobs = work.into_jobs();
+        let mut state = self.state();
+        // Closed for good: nobody will take it.
+        if state.closed.is_some() && self.is_abandoned(&state) {
+            drop(state);
+            return jobs.into_iter().for_each(|job| job.fail(unavailable(ABANDONED)));
+        }
+        jobs.into_iter().for_each(|job| state.put(job));
+        drop(state);
+        self.filled.notify_one();
+    }
+
+    fn is_abandoned(&self, state: &State) -> bool {
+        state.closed.as_deref() == Some(ABANDONED)
+    }
+
+    /// Waits until there is something; `None` once the queue is closed and empty.
+    pub(crate) async fn take(&self) -> Option<Work> {
+        loop {
+            let notified = self.filled.notified();
+            {
+                let mut state = self.state();
+                if let Some(work) = state.take(&self.limits) {
+                    let more = !state.is_empty();
+                    drop(state);
+                    if more {
+                        self.filled.notify_one();
+                    }
+                    return Some(work);
+                }
+                if state.closed.is_some() {
+                    drop(state);
+                    // Whoever else waits is to end as well.
+                    self.filled.notify_one();
+                    return None;
+                }
+            }
+            notified.await;
+        }
+    }
+
+    /// Accepts nothing more. What waits is still worked off.
+    pub(crate) fn close(&self) {
+        self.state().closed.get_or_insert_with(|| CLOSED.to_owned());
+        self.filled.notify_one();
+    }
+
+    /// Nobody is left to take anything: tells everybody who waits that nothing was done.
+    pub(crate) fn abandon(&self) {
+        let mut state = self.state();
+        if state.closed.is_none() {
+            state.closed = Some(ABANDONED.to_owned());
+        }
+        let waiting = state.drain();
+        drop(state);
+        waiting.into_iter().for_each(|job| job.fail(unavailable(ABANDONED)));
+    }
+}
+
+const CLOSED: &str = "the store has been closed";
+const ABANDONED: &str = "the store's tasks have ended, by a panic or with their runtime: restart the process, and look into its log";
+
+fn unavailable(reason: &str) -> StoreError {
+    StoreError::Unavailable { reason: reason.to_owned() }
+}
+
+impl Work {
+    fn into_jobs(self) -> Vec<Job> {
+        match self {
+            Self::Claims(batch) => batch
+                .into_iter()
+                .flat_map(|Claims { first, followers }| std::iter::once(first).chain(followers))
+                .map(Job::Swap)
+                .collect(),
+            Self::Updates(batch) => batch.into_iter().map(Job::Swap).collect(),
+            Self::Loads(batch) => batch
+                .into_iter()
+                .flat_map(|(id, answers)| {
+                    answers.into_iter().map(move |answer| Job::Load(Load { id, answer }))
+                })
+                .collect(),
+            Self::Forget(forget) => vec![Job::Forget(forget)],
+        }
+    }
+
+    /// Answers that nothing of it was done.
+    pub(crate) fn fail(self, error: &StoreError) {
+        self.into_jobs().into_iter().for_each(|job| job.fail(error.clone()));
+    }
+}

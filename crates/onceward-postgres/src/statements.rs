@@ -1,0 +1,349 @@
+//! The statements that carry swaps, loads and forgets: each over arrays, each a transaction of its own.
+//!
+//! A statement sees the table as it was when it began, so two things can happen to a loser. The row that it lost to may
+//! have been committed a moment later, and is then not seen at all; or it is seen as it was before. Both are told from a
+//! conflict by the version, and read again by a statement of their own (`batch.rs`).
+
+use tokio_postgres::types::Type;
+
+use crate::url::Flavor;
+
+/// A statement, and the types of what goes into it: given, so that nobody has to ask the server for them.
+pub(crate) struct Sql {
+    pub text: String,
+    pub types: Vec<Type>,
+    /// Where a connection keeps it prepared.
+    pub slot: usize,
+}
+
+/// How many different statements there are.
+pub(crate) const SLOTS: usize = 15;
+
+pub(crate) struct Statements {
+    /// Writes what nobody has written yet.
+    pub claim: Sql,
+    /// Writes what is still at its version.
+    pub update: Sql,
+    /// Where one statement may not write two tables: notes what will be due, before it is written.
+    pub note: Option<Sql>,
+    pub load: Sql,
+    pub forget: Sql,
+    pub lists: Lists,
+}
+
+/// What lists are made of; `listing.rs` and `leases.rs` say how.
+pub(crate) struct Lists {
+    pub due: Sql,
+    pub young_by_lease: Sql,
+    pub young: Sql,
+    pub all: Sql,
+    pub records: Sql,
+    pub mark: Sql,
+    pub promote: Sql,
+    pub move_mark: Sql,
+    pub clear: Sql,
+    pub mend: Sql,
+}
+
+/// The columns that a swap writes, and the types of their arrays.
+const COLUMNS: [(&str, Type); 16] = [
+    ("state", Type::TEXT_ARRAY),
+    ("scope", Type::TEXT_ARRAY),
+    ("key", Type::TEXT_ARRAY),
+    ("route", Type::TEXT_ARRAY),
+    ("recovery_point", Type::TEXT_ARRAY),
+    ("status", Type::INT4_ARRAY),
+    ("attempt", Type::INT4_ARRAY),
+    ("fence", Type::INT8_ARRAY),
+    ("created_at", Type::TIMESTAMPTZ_ARRAY),
+    ("lease_until", Type::TIMESTAMPTZ_ARRAY),
+    ("unknown_since", Type::TIMESTAMPTZ_ARRAY),
+    ("reconcile_at", Type::TIMESTAMPTZ_ARRAY),
+    ("settled_at", Type::TIMESTAMPTZ_ARRAY),
+    ("expires_at", Type::TIMESTAMPTZ_ARRAY),
+    ("last_error", Type::TEXT_ARRAY),
+    ("record", Type::BYTEA_ARRAY),
+];
+
+/// The time, which is the nineteenth parameter where a test gives it, and else the server's.
+const NOW: &str = "coalesce($19, now())";
+
+/// A claim that is not noted as due is found by its age until it is this old (`leases.rs`), so one that arrives later than
+/// this after it was made is noted.
+const RECENT: &str = "interval '5 seconds'";
+
+/// Claims younger than this are found by their age. A statement that began with a recent claim is over by then
+/// ([`Options::statement_timeout`](crate::Options::statement_timeout)), so none is passed over.
+const YOUNG: &str = "interval '20 seconds'";
+
+/// Microseconds and ten random bits: a version does not come back to an id that was forgotten, without a counter that
+/// would have to outlive it.
+const FIRST_VERSION: &str =
+    "((extract(epoch FROM clock_timestamp()) * 1000000)::bigint << 10) | (random() * 1023)::bigint";
+
+impl Statements {
+    pub(crate) fn new(schema: &str, flavor: Flavor) -> Self {
+        let names: Vec<_> = COLUMNS.iter().map(|(name, _)| *name).collect();
+        let text = Texts { schema, columns: names.join(", ") };
+        let mut types = vec![Type::UUID_ARRAY, Type::INT8_ARRAY];
+        types.extend(COLUMNS.iter().map(|(_, of)| of.clone()));
+        types.push(Type::TIMESTAMPTZ);
+        let sql = |slot, text, types: &[Type]| Sql { text, types: types.to_vec(), slot };
+        let ids = [Type::UUID_ARRAY, Type::TIMESTAMPTZ];
+        let pairs = [Type::UUID_ARRAY, Type::INT8_ARRAY];
+        // Citus does not let one statement write two distributed tables.
+        let (claim, update, note, forget) = match flavor {
+            Flavor::Postgres | Flavor::Cockroach | Flavor::Yugabyte => {
+                (text.claim_together(), text.update_together(), None, text.forget_together())
+            }
+            Flavor::Citus => {
+                (text.claim_apart(), text.update_apart(), Some(text.note_apart()), text.forget_apart())
+            }
+        };
+        Self {
+            claim: sql(0, claim, &types),
+            update: sql(1, update, &types),
+            note: note.map(|note| sql(2, note, &types)),
+            load: sql(3, text.load(), &ids),
+            forget: sql(4, forget, &pairs),
+            lists: Lists::new(schema),
+        }
+    }
+}
+
+struct Texts<'a> {
+    schema: &'a str,
+    columns: String,
+}
+
+impl Texts<'_> {
+    fn input(&self) -> String {
+        let parameters: Vec<_> = (1..=18).map(|n| format!("${n}")).collect();
+        format!("unnest({}) AS input (id, expected, {})", parameters.join(", "), self.columns)
+    }
+
+    fn insert(&self, from: &str) -> String {
+        let Self { schema, columns } = self;
+        format!(
+            "INSERT INTO {schema}.operations AS o (id, version, {columns})
+             SELECT id, {FIRST_VERSION}, {columns} FROM {from} ORDER BY id
+             ON CONFLICT (id) DO NOTHING"
+        )
+    }
+
+    fn replace(&self, from: &str) -> String {
+        let set: Vec<_> = COLUMNS.iter().map(|(name, _)| format!("{name} = input.{name}")).collect();
+        format!(
+            "UPDATE {}.operations AS o SET version = o.version + 1, {} FROM {from}
+             WHERE o.id = input.id AND o.version = input.expected",
+            self.schema,
+            set.join(", ")
+        )
+    }
+
+    /// What will be due and is not found by its age.
+    fn noted(&self, from: &str) -> String {
+        let schema = self.schema;
+        format!(
+            "INSERT INTO {schema}.due AS d (id, kind, at)
+             SELECT id, CASE state WHEN 'unknown' THEN 'reconcile' ELSE 'lease' END,
+                    coalesce(lease_until, reconcile_at, 'infinity')
+             FROM {from}
+             WHERE state = 'unknown' OR state = 'in_progress' AND (expected IS NOT NULL
+                OR created_at < {NOW} - {RECENT} OR created_at < (SELECT upto FROM {schema}.watermark))
+             ORDER BY id
+             ON CONFLICT (id) DO UPDATE SET kind = excluded.kind, at = "
+        )
+    }
+
+    /// One statement: what was written, and what stands where it was not.
+    fn together(&self, write: &str) -> String {
+        let schema = self.schema;
+        format!(
+            "WITH input AS MATERIALIZED (SELECT * FROM {} ORDER BY id),
+             won AS ({write} RETURNING o.id, o.version),
+             noted AS ({}excluded.at)
+             SELECT id, true AS applied, version, NULL::bytea AS record, {NOW} AS now FROM won
+             UNION ALL
+             SELECT input.id, false, stored.version, stored.record, {NOW}
+             FROM input CROSS JOIN LATERAL (
+                 SELECT version, record FROM {schema}.operations WHERE id = input.id OFFSET 0) AS stored
+             WHERE NOT EXISTS (SELECT FROM won WHERE won.id = input.id)",
+            self.input(),
+            self.noted("input JOIN won USING (id)"),
+        )
+    }
+
+    fn claim_together(&self) -> String {
+        self.together(&self.insert("input"))
+    }
+
+    fn update_together(&self) -> String {
+        self.together(&self.replace("input"))
+    }
+
+    /// What is written; the rest is read by another statement.
+    fn claim_apart(&self) -> String {
+        format!(
+            "{} RETURNING o.id, true AS applied, o.version, NULL::bytea AS record, {NOW} AS now",
+            self.insert(&self.input())
+        )
+    }
+
+    fn update_apart(&self) -> String {
+        format!(
+            "{} RETURNING o.id, true AS applied, o.version, NULL::bytea AS record, {NOW} AS now",
+            self.replace(&self.input())
+        )
+    }
+
+    /// Written before the swap, which may then lose. So it may only make a look earlier, never later: whoever looks too
+    /// early puts the time right.
+    fn note_apart(&self) -> String {
+        format!("{}least(d.at, excluded.at)", self.noted(&self.input()))
+    }
+
+    /// At least one row, for the time.
+    fn load(&self) -> String {
+        format!(
+            "SELECT o.id, o.version, o.record, clock.now FROM (SELECT coalesce($2, now()) AS now) AS clock
+             LEFT JOIN {}.operations AS o ON o.id = ANY ($1)",
+            self.schema
+        )
+    }
+
+    fn forget_apart(&self) -> String {
+        format!(
+            "DELETE FROM {}.operations AS o USING unnest($1, $2) AS input (id, expected)
+             WHERE o.id = input.id AND o.version = input.expected RETURNING o.id",
+            self.schema
+        )
+    }
+
+    fn forget_together(&self) -> String {
+        format!(
+            "WITH gone AS ({}),
+             cleared AS (DELETE FROM {}.due AS d USING gone WHERE d.id = gone.id)
+             SELECT id FROM gone",
+            self.forget_apart(),
+            self.schema
+        )
+    }
+}
+
+impl Lists {
+    fn new(schema: &str) -> Self {
+        let sql = |slot, text: String, types: &[Type]| Sql { text, types: types.to_vec(), slot };
+        let (at, id, text, many, count) =
+            (Type::TIMESTAMPTZ, Type::UUID, Type::TEXT, Type::UUID_ARRAY, Type::INT8);
+        let head = "o.id, o.state, o.created_at, o.lease_until, o.reconcile_at, o.expires_at, octet_length(o.record)";
+        Self {
+            // Kind, until, after (at, id), at most.
+            due: sql(
+                5,
+                format!(
+                    "SELECT d.id AS due_id, d.at, {head} FROM {schema}.due AS d
+                     LEFT JOIN {schema}.operations AS o ON o.id = d.id
+                     WHERE d.kind = $1 AND d.at <= $2 AND d.at >= $3 AND (d.at, d.id) > ($3, $4)
+                     ORDER BY d.at, d.id LIMIT $5"
+                ),
+                &[text.clone(), at.clone(), at.clone(), id.clone(), count.clone()],
+            ),
+            // From the mark on, until, after (lease, id), at most.
+            young_by_lease: sql(
+                6,
+                format!(
+                    "SELECT {head} FROM {schema}.operations AS o
+                     WHERE o.created_at >= $1 AND o.state = 'in_progress' AND o.lease_until <= $2
+                       AND (o.lease_until, o.id) > ($3, $4)
+                       AND NOT EXISTS (SELECT FROM {schema}.due AS d WHERE d.id = o.id AND d.kind = 'lease')
+                     ORDER BY o.lease_until, o.id LIMIT $5"
+                ),
+                &[at.clone(), at.clone(), at.clone(), id.clone(), count.clone()],
+            ),
+            // From the mark on, after (created, id), at most.
+            young: sql(
+                7,
+                format!(
+                    "SELECT {head} FROM {schema}.operations AS o
+                     WHERE o.created_at >= greatest($1, $2) AND (o.created_at, o.id) > ($2, $3)
+                       AND NOT EXISTS (SELECT FROM {schema}.due AS d WHERE d.id = o.id AND d.kind = 'lease')
+                     ORDER BY o.created_at, o.id LIMIT $4"
+                ),
+                &[at.clone(), at.clone(), id.clone(), count.clone()],
+            ),
+            // After (created, id), before, at most.
+            all: sql(
+                8,
+                format!(
+                    "SELECT {head}, o.scope, o.route FROM {schema}.operations AS o
+                     WHERE o.created_at >= $1 AND (o.created_at, o.id) > ($1, $2) AND o.created_at < $3
+                     ORDER BY o.created_at, o.id LIMIT $4"
+                ),
+                &[at.clone(), id, at.clone(), count.clone()],
+            ),
+            records: sql(
+                9,
+                format!(
+                    "SELECT o.id, o.version, o.record, o.state FROM {schema}.operations AS o WHERE o.id = ANY ($1)"
+                ),
+                std::slice::from_ref(&many),
+            ),
+            // The time, where claims stop being found by their age, up to where that may move, and how far a bounded
+            // step gets.
+            mark: sql(
+                10,
+                format!(
+                    "SELECT clock.now, w.upto, clock.now - {YOUNG} AS target,
+                        (SELECT o.created_at FROM {schema}.operations AS o
+                         WHERE o.created_at >= w.upto AND o.created_at < clock.now - {YOUNG}
+                         ORDER BY o.created_at OFFSET $2 LIMIT 1) AS step
+                     FROM {schema}.watermark AS w, (SELECT coalesce($1, now()) AS now) AS clock"
+                ),
+                &[at.clone(), count],
+            ),
+            promote: sql(
+                11,
+                format!(
+                    "INSERT INTO {schema}.due AS d (id, kind, at)
+                     SELECT o.id, 'lease', o.lease_until FROM {schema}.operations AS o
+                     WHERE o.created_at >= $1 AND o.created_at < $2 AND o.state = 'in_progress'
+                     ORDER BY o.id
+                     ON CONFLICT (id) DO UPDATE SET kind = excluded.kind, at = excluded.at"
+                ),
+                &[at.clone(), at.clone()],
+            ),
+            move_mark: sql(
+                12,
+                format!("UPDATE {schema}.watermark SET upto = $2 WHERE upto = $1"),
+                &[at.clone(), at],
+            ),
+            // Forgets what is no longer due, unless it was noted differently meanwhile.
+            clear: sql(
+                13,
+                format!(
+                    "DELETE FROM {schema}.due AS d USING unnest($1, $2) AS input (id, at)
+                     WHERE d.id = input.id AND d.at = input.at AND NOT EXISTS (
+                         SELECT FROM {schema}.operations AS o
+                         WHERE o.id = d.id AND o.state IN ('in_progress', 'unknown'))"
+                ),
+                &[many.clone(), Type::TIMESTAMPTZ_ARRAY],
+            ),
+            // Notes what stands in the table for these, where nothing was noted or still what was seen.
+            mend: sql(
+                14,
+                format!(
+                    "INSERT INTO {schema}.due AS d (id, kind, at)
+                     SELECT o.id, CASE o.state WHEN 'unknown' THEN 'reconcile' ELSE 'lease' END,
+                            coalesce(o.lease_until, o.reconcile_at, 'infinity')
+                     FROM {schema}.operations AS o
+                     WHERE o.id = ANY ($1) AND o.state IN ('in_progress', 'unknown')
+                     ORDER BY o.id
+                     ON CONFLICT (id) DO UPDATE SET kind = excluded.kind, at = excluded.at
+                     WHERE (d.id, d.at) IN (SELECT * FROM unnest($1, $2))"
+                ),
+                &[many, Type::TIMESTAMPTZ_ARRAY],
+            ),
+        }
+    }
+}

@@ -1,0 +1,375 @@
+//! Where the database is: an ordinary PostgreSQL URL, with a few words of our own.
+
+use std::fmt;
+use std::path::PathBuf;
+use std::str::FromStr;
+use std::time::Duration;
+
+use percent_encoding::percent_decode_str;
+use tokio_postgres::config::{Host, SslMode, TargetSessionAttrs};
+
+/// Which engine speaks PostgreSQL's protocol there. They differ in how tables are made, and in what one statement may do.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Flavor {
+    /// PostgreSQL itself, and services that are PostgreSQL.
+    #[default]
+    Postgres,
+    /// Citus: tables are distributed by id.
+    Citus,
+    /// CockroachDB.
+    Cockroach,
+    /// YugabyteDB.
+    Yugabyte,
+}
+
+/// Whether statements are prepared once for each connection.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Prepared {
+    /// Once for each connection: the server plans them once.
+    #[default]
+    On,
+    /// Never: for PgBouncer below 1.21 in transaction mode, which hands every statement to another connection.
+    Off,
+}
+
+/// How much the network is trusted.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Tls {
+    /// Plain text.
+    Disable,
+    /// Encrypted where the server can, and nobody's certificate is looked at.
+    #[default]
+    Prefer,
+    /// Encrypted. The certificate is looked at only where `sslrootcert` says by whom it must be signed; then it is as
+    /// `verify-full`.
+    Require,
+    /// Encrypted, by a server whose certificate is trusted and names the host.
+    VerifyFull,
+}
+
+/// A database's address, and how to use it. Neither its text nor its debug form shows the password.
+///
+/// ```
+/// use onceward_postgres::PostgresUrl;
+/// let url = PostgresUrl::parse("postgres://app:hunter2@db.internal/shop?pool=8&sslmode=verify-full")?;
+/// assert_eq!(url.to_string(), "postgres://app:…@db.internal/shop?pool=8&sslmode=verify-full");
+/// assert_eq!(url.pool(), 8);
+/// # Ok::<(), onceward_postgres::UrlError>(())
+/// ```
+#[derive(Clone)]
+pub struct PostgresUrl {
+    pub(crate) config: tokio_postgres::Config,
+    pub(crate) flavor: Flavor,
+    pub(crate) prepared: Prepared,
+    pub(crate) schema: String,
+    pub(crate) pool: usize,
+    pub(crate) partitions: u32,
+    pub(crate) tls: Tls,
+    pub(crate) root_certificate: Option<PathBuf>,
+    shown: String,
+}
+
+/// A URL that names no database that can be used.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("the store's URL {url} {problem}")]
+pub struct UrlError {
+    url: String,
+    problem: String,
+}
+
+/// More connections than this from one process make smaller batches, and nothing faster.
+const POOL_MAX: usize = 64;
+/// Few enough that a statement over all of them is still planned quickly.
+const PARTITIONS_MAX: u32 = 256;
+/// Each of four connections has a batch in flight while the others fill: with 64 requests at once that is a statement
+/// for every sixteen of them. More connections make the batches smaller and the commits more.
+const POOL_DEFAULT: usize = 4;
+/// Whoever waits for a claim has given up soon after.
+const CONNECT_TIMEOUT: Duration = Duration::from_secs(3);
+/// PostgreSQL cuts longer names, and then they are other names.
+const NAME_BYTES_MAX: usize = 63;
+
+const OWN_PARAMETERS: &str = "flavor, prepared, schema, pool, partitions, sslmode, sslrootcert, application_name, \
+     connect_timeout, host, port, user, password, dbname, hostaddr, keepalives, keepalives_idle, tcp_user_timeout, \
+     channel_binding and sslnegotiation";
+
+impl PostgresUrl {
+    /// Reads a URL such as `postgres://user:password@host:5432/database?pool=8`.
+    pub fn parse(text: &str) -> Result<Self, UrlError> {
+        let shown = redacted(text);
+        let refused = |problem: String| UrlError { url: shown.clone(), problem };
+        let (address, query) = text.split_once('?').unwrap_or((text, ""));
+        if !address.starts_with("postgres://") && !address.starts_with("postgresql://") {
+            return Err(refused("must begin with postgres:// or postgresql://".to_owned()));
+        }
+        let mut url = Self {
+            config: tokio_postgres::Config::new(),
+            flavor: Flavor::default(),
+            prepared: Prepared::default(),
+            schema: "onceward".to_owned(),
+            pool: POOL_DEFAULT,
+            partitions: 0,
+            tls: Tls::default(),
+            root_certificate: None,
+            shown: shown.clone(),
+        };
+        let mut passed_on = Vec::new();
+        for pair in query.split('&').filter(|pair| !pair.is_empty()) {
+            let (name, raw) = pair.split_once('=').unwrap_or((pair, ""));
+            let value = percent_decode_str(raw)
+                .decode_utf8()
+                .map_err(|_| refused(format!("has a {name} that is not UTF-8: percent-encode it")))?;
+            match url.own(name, &value).map_err(&refused)? {
+                Taken::Yes => {}
+                Taken::No => passed_on.push(pair),
+            }
+        }
+        let mut plain = address.to_owned();
+        if !passed_on.is_empty() {
+            plain.push('?');
+            plain.push_str(&passed_on.join("&"));
+        }
+        // The library's own words may repeat a part of the URL, and a password is a part of it.
+        url.config = plain.parse().map_err(|_| {
+            refused(format!(
+                "cannot be read: write postgres://user:password@host:5432/database, percent-encode what is special in \
+                 user and password, and use only the parameters {OWN_PARAMETERS}"
+            ))
+        })?;
+        url.complete().map_err(refused)?;
+        Ok(url)
+    }
+
+    /// Takes a parameter that is ours.
+    fn own(&mut self, name: &str, value: &str) -> Result<Taken, String> {
+        match name {
+            "flavor" => {
+                self.flavor = match value {
+                    "postgres" => Flavor::Postgres,
+                    "citus" => Flavor::Citus,
+                    "cockroach" => Flavor::Cockroach,
+                    "yugabyte" => Flavor::Yugabyte,
+                    _ => return Err(one_of(name, value, "postgres, citus, cockroach or yugabyte")),
+                }
+            }
+            "prepared" => {
+                self.prepared = match value {
+                    "on" => Prepared::On,
+                    "off" => Prepared::Off,
+                    _ => return Err(one_of(name, value, "on or off")),
+                }
+            }
+            "sslmode" => {
+                self.tls = match value {
+                    "disable" => Tls::Disable,
+                    "prefer" => Tls::Prefer,
+                    "require" => Tls::Require,
+                    "verify-full" => Tls::VerifyFull,
+                    _ => return Err(one_of(name, value, "disable, prefer, require or verify-full")),
+                }
+            }
+            "sslrootcert" => self.root_certificate = Some(PathBuf::from(value)),
+            "schema" => self.schema = schema_name(value)?,
+            "pool" => self.pool = number(name, value, 1, POOL_MAX)?,
+            "partitions" => self.partitions = number(name, value, 0, PARTITIONS_MAX)?,
+            "application_name" | "connect_timeout" | "host" | "port" | "user" | "password" | "dbname"
+            | "hostaddr" | "keepalives" | "keepalives_idle" | "tcp_user_timeout" | "channel_binding"
+            | "sslnegotiation" => return Ok(Taken::No),
+            _ => return Err(format!("has the unknown parameter {name:?}: there are {OWN_PARAMETERS}")),
+        }
+        Ok(Taken::Yes)
+    }
+
+    /// What is chosen where nothing was said, and what cannot be together.
+    fn complete(&mut self) -> Result<(), String> {
+        if self.config.get_hosts().is_empty() && self.config.get_hostaddrs().is_empty() {
+            return Err("names no host: write postgres://user@host/database".to_owned());
+        }
+        let over_a_socket = self.config.get_hosts().iter().any(|host| matches!(host, Host::Unix(_)));
+        if over_a_socket && self.tls == Tls::VerifyFull {
+            return Err(
+                "asks for sslmode=verify-full over a unix socket, which has no TLS: use a host".to_owned()
+            );
+        }
+        // A standby answers reads, too, and what it has not heard of yet would be taken for absent.
+        self.config.target_session_attrs(TargetSessionAttrs::ReadWrite);
+        self.config.ssl_mode(match self.tls {
+            Tls::Disable => SslMode::Disable,
+            Tls::Prefer => SslMode::Prefer,
+            Tls::Require | Tls::VerifyFull => SslMode::Require,
+        });
+        if self.config.get_connect_timeout().is_none() {
+            self.config.connect_timeout(CONNECT_TIMEOUT);
+        }
+        if self.config.get_application_name().is_none() {
+            self.config.application_name("onceward");
+        }
+        Ok(())
+    }
+
+    /// How many connections carry swaps and loads. Lists have one more.
+    pub fn pool(&self) -> usize {
+        self.pool
+    }
+
+    /// The engine.
+    pub fn flavor(&self) -> Flavor {
+        self.flavor
+    }
+
+    /// Into how many hash partitions the migrator divides the table; none where it is 0.
+    pub fn partitions(&self) -> u32 {
+        self.partitions
+    }
+
+    /// The schema that holds the tables.
+    pub fn schema(&self) -> &str {
+        &self.schema
+    }
+}
+
+impl FromStr for PostgresUrl {
+    type Err = UrlError;
+
+    fn from_str(text: &str) -> Result<Self, UrlError> {
+        Self::parse(text)
+    }
+}
+
+enum Taken {
+    Yes,
+    No,
+}
+
+fn one_of(name: &str, value: &str, choices: &str) -> String {
+    format!("has {name}={value:?}: write {choices}")
+}
+
+fn number<T: FromStr + PartialOrd + fmt::Display>(
+    name: &str,
+    value: &str,
+    least: T,
+    most: T,
+) -> Result<T, String> {
+    match value.parse() {
+        Ok(number) if number >= least && number <= most => Ok(number),
+        Ok(_) | Err(_) => Err(format!("has {name}={value:?}: write a number from {least} to {most}")),
+    }
+}
+
+/// The name goes into statements as it is, so it must need no quotes.
+pub(crate) fn schema_name(value: &str) -> Result<String, String> {
+    let plain = value.bytes().all(|byte| byte.is_ascii_lowercase() || byte.is_ascii_digit() || byte == b'_');
+    let begins = value.bytes().next().is_some_and(|byte| byte.is_ascii_lowercase() || byte == b'_');
+    if plain && begins && value.len() <= NAME_BYTES_MAX && !value.starts_with("pg_") {
+        return Ok(value.to_owned());
+    }
+    Err(format!(
+        "has schema={value:?}: write a name of at most {NAME_BYTES_MAX} lower-case letters, digits and underscores that \
+         begins with a letter"
+    ))
+}
+
+/// The URL without its password, wherever that stands.
+fn redacted(text: &str) -> String {
+    let (address, query) =
+        text.split_once('?').map_or((text, None), |(address, query)| (address, Some(query)));
+    let mut shown = match address.split_once("://") {
+        Some((scheme, rest)) => {
+            // The last `@`, because a password that was not encoded may hold one.
+            match rest.rsplit_once('@') {
+                Some((who, place)) => match who.split_once(':') {
+                    Some((user, _)) => format!("{scheme}://{user}:…@{place}"),
+                    None => format!("{scheme}://{who}@{place}"),
+                },
+                None => address.to_owned(),
+            }
+        }
+        // Whatever this is, it may be a secret.
+        None => "…".to_owned(),
+    };
+    if let Some(query) = query {
+        let pairs: Vec<_> = query
+            .split('&')
+            .map(|pair| if pair.starts_with("password") { "password=…" } else { pair })
+            .collect();
+        shown.push('?');
+        shown.push_str(&pairs.join("&"));
+    }
+    shown
+}
+
+impl fmt::Display for PostgresUrl {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.shown)
+    }
+}
+
+impl fmt::Debug for PostgresUrl {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_tuple("PostgresUrl").field(&self.shown).finish()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_password_is_shown_nowhere_and_in_no_error() {
+        for text in [
+            "postgres://app:hunter2@db/shop",
+            "postgres://app:hunter2@db/shop?pool=0",
+            "postgres://app:hun@ter2@db/shop?flavour=x",
+            "postgres://app@db/shop?password=hunter2",
+            "postgres://app@db/shop?password=hunter2&bogus=1",
+            "postgres://app:hunter2@db:port/shop",
+            "mysql://app:hunter2@db/shop",
+            "app:hunter2@db",
+        ] {
+            let shown = match PostgresUrl::parse(text) {
+                Ok(url) => format!("{url} {url:?}"),
+                Err(error) => format!("{error} {error:?}"),
+            };
+            assert!(!shown.contains("hunter2") && !shown.contains("ter2"), "{shown}");
+        }
+    }
+
+    #[test]
+    fn our_own_parameters_are_read_and_the_others_are_passed_on() {
+        let url = PostgresUrl::parse(
+            "postgresql://app@db:6432/shop?flavor=citus&prepared=off&schema=once_2&pool=64&partitions=8\
+             &sslmode=require&sslrootcert=%2Fetc%2Fca.pem&application_name=pay",
+        )
+        .unwrap();
+        assert_eq!(
+            (url.flavor, url.prepared, url.pool, url.partitions),
+            (Flavor::Citus, Prepared::Off, 64, 8)
+        );
+        assert_eq!((url.schema(), url.tls), ("once_2", Tls::Require));
+        assert_eq!(url.root_certificate, Some(PathBuf::from("/etc/ca.pem")));
+        assert_eq!(url.config.get_application_name(), Some("pay"));
+        assert_eq!(url.config.get_ports(), [6432]);
+    }
+
+    #[test]
+    fn what_is_unknown_or_out_of_range_is_refused_with_what_to_write() {
+        for (query, advice) in [
+            ("flavour=citus", "flavor"),
+            ("flavor=oracle", "postgres, citus, cockroach or yugabyte"),
+            ("pool=0", "from 1 to 64"),
+            ("pool=65", "from 1 to 64"),
+            ("partitions=257", "from 0 to 256"),
+            ("prepared=maybe", "on or off"),
+            ("sslmode=verify", "disable, prefer, require or verify-full"),
+            ("schema=a-b", "lower-case"),
+            ("schema=", "lower-case"),
+            ("options=-c%20fsync=off", "unknown parameter"),
+        ] {
+            let error =
+                PostgresUrl::parse(&format!("postgres://app@db/shop?{query}")).unwrap_err().to_string();
+            assert!(error.contains(advice), "{query}: {error}");
+        }
+        assert!(PostgresUrl::parse("postgres://").unwrap_err().to_string().contains("host"));
+    }
+}

@@ -1,0 +1,277 @@
+//! Networks that are cut, backends that are ended and servers that are killed: nothing twice, nothing acknowledged lost.
+
+#![allow(clippy::unwrap_used, clippy::panic, reason = "a panic is how a test reports")]
+
+mod support;
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+use onceward::store::{Store, StoreError, Swapped};
+use onceward::{
+    Claim, Engine, EngineOptions, Fingerprint, Identity, Key, Outcome, Ran, RecordId, Reply, Scope,
+};
+use onceward_postgres::{Migrate, Options, PostgresStore, PostgresUrl};
+use onceward_testkit::sample;
+use onceward_testkit::servers::{Cut, Postgres, Wire};
+use support::{applied, name, open, port, put, schema};
+use tokio::task::JoinSet;
+
+/// A store behind a network that can be cut.
+async fn behind_a_wire() -> (PostgresStore, Wire) {
+    let wire = Wire::to(port()).await;
+    let text = format!(
+        "postgres://postgres@127.0.0.1:{}/{}?schema={}&pool=1&sslmode=disable",
+        wire.port(),
+        name(),
+        schema()
+    );
+    let options = Options {
+        statement_timeout: Duration::from_secs(1),
+        answer_timeout: Duration::from_secs(2),
+        ..Options::default()
+    };
+    (open(&PostgresUrl::parse(&text).unwrap(), options).await, wire)
+}
+
+const CUTS: [Cut; 5] = [
+    Cut::Before,
+    Cut::Sent,
+    Cut::Answered { bytes: 0 },
+    Cut::Answered { bytes: 1 },
+    Cut::Answered { bytes: 40 },
+];
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_swap_whose_connection_is_cut_is_ambiguous_and_a_later_look_tells_what_became_of_it() {
+    let (store, wire) = behind_a_wire().await;
+    for (n, cut) in (1..).zip(CUTS) {
+        let (claimed, completed) = (sample::id(2 * n), sample::id(2 * n + 1));
+        let version = put(&store, completed, None, sample::record("k")).await;
+        // Claims carry the key, loads do not.
+        wire.arm("needle", cut);
+        let answer = store.swap(claimed, None, sample::record("needle")).await;
+        assert!(matches!(answer, Err(StoreError::Ambiguous { .. })), "{cut:?}: {answer:?}");
+        wire.made(2 * n - 1).await;
+        wire.arm("needle", cut);
+        let next = sample::in_state("needle", sample::completed(sample::START));
+        let answer = store.swap(completed, Some(version), next.clone()).await;
+        assert!(matches!(answer, Err(StoreError::Ambiguous { .. })), "{cut:?}: {answer:?}");
+        wire.made(2 * n).await;
+        let claim = store.load(claimed).await.unwrap().record;
+        let update = store.load(completed).await.unwrap().record.unwrap();
+        match cut {
+            Cut::Before => assert!(claim.is_none() && update.version == version, "nothing was sent"),
+            Cut::Answered { .. } => {
+                assert_eq!(
+                    claim.unwrap().record,
+                    sample::record("needle"),
+                    "it was answered, so it was done"
+                );
+                assert_eq!(update.record, next);
+            }
+            // Whichever it is.
+            Cut::Sent | Cut::Stall => {}
+        }
+    }
+    assert_eq!(store.statistics().ambiguous, 2 * CUTS.len() as u64);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_load_whose_connection_is_cut_is_unavailable_and_the_next_one_is_answered() {
+    let (store, wire) = behind_a_wire().await;
+    put(&store, sample::id(1), None, sample::record("k")).await;
+    for (n, cut) in (1..).zip(CUTS) {
+        wire.arm(sample::id(1).as_bytes(), cut);
+        let answer = store.load(sample::id(1)).await;
+        assert!(matches!(answer, Err(StoreError::Unavailable { .. })), "{cut:?}: {answer:?}");
+        wire.made(n).await;
+        assert!(store.load(sample::id(1)).await.unwrap().record.is_some());
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_is_not_even_sent_is_unavailable_and_never_ambiguous() {
+    let (store, wire) = behind_a_wire().await;
+    put(&store, sample::id(1), None, sample::record("k")).await;
+    wire.refuse(true);
+    wire.cut();
+    // The first may still have been sent on the connection that was cut.
+    drop(store.swap(sample::id(2), None, sample::record("k")).await);
+    let answer = store.swap(sample::id(3), None, sample::record("k")).await;
+    assert!(matches!(answer, Err(StoreError::Unavailable { .. })), "{answer:?}");
+    wire.refuse(false);
+    assert_eq!(store.load(sample::id(3)).await.unwrap().record, None);
+    put(&store, sample::id(3), None, sample::record("k")).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_network_that_hangs_is_given_up_and_the_outcome_is_ambiguous() {
+    let (store, wire) = behind_a_wire().await;
+    wire.arm("needle", Cut::Stall);
+    let answer = store.swap(sample::id(1), None, sample::record("needle")).await;
+    assert!(
+        matches!(&answer, Err(StoreError::Ambiguous { reason }) if reason.contains("did not answer")),
+        "{answer:?}"
+    );
+    put(&store, sample::id(2), None, sample::record("k")).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_statement_that_waits_too_long_for_a_lock_is_given_up_by_the_server_and_wrote_nothing() {
+    let (store, _wire) = behind_a_wire().await;
+    let url = support::url("");
+    let options = Options {
+        statement_timeout: Duration::from_millis(50),
+        answer_timeout: Duration::from_secs(60),
+        ..Options::default()
+    };
+    drop(store);
+    let store = open(&url, options).await;
+    let mut other = support::client(support::database()).await;
+    let lock = other.transaction().await.unwrap();
+    lock.batch_execute(&format!("LOCK TABLE {}.operations IN ACCESS EXCLUSIVE MODE", url.schema()))
+        .await
+        .unwrap();
+    let answer = store.swap(sample::id(1), None, sample::record("k")).await;
+    assert!(matches!(&answer, Err(StoreError::Unavailable { .. })), "{answer:?}");
+    lock.rollback().await.unwrap();
+    assert_eq!(store.load(sample::id(1)).await.unwrap().record, None);
+}
+
+fn claim(key: &str) -> Claim {
+    Claim::new(Scope::new("acme").unwrap(), Key::new(key).unwrap(), Fingerprint::of_bytes(b"{}"))
+}
+
+async fn engine(store: PostgresStore) -> Engine {
+    let identity = Identity::new("tests", "fixed").unwrap();
+    Engine::open(Arc::new(store), identity, EngineOptions::new().unwrap()).await.unwrap()
+}
+
+/// Work that counts how often it is done.
+fn counted(
+    ledger: &Arc<AtomicU64>,
+) -> impl FnOnce(onceward::Operation) -> std::future::Ready<Outcome> + Send + use<> {
+    let ledger = ledger.clone();
+    move |_| {
+        ledger.fetch_add(1, Ordering::SeqCst);
+        std::future::ready(Outcome::completed(Reply::new("paid")))
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn an_engine_whose_network_is_cut_at_any_step_executes_once_and_answers_from_the_record() {
+    for cut in CUTS {
+        // The claim's statement has the state in it, and the completion's has the other; both have the key.
+        for step in ["in_progress", "completed"] {
+            let (store, wire) = behind_a_wire().await;
+            let engine = engine(store).await;
+            let ledger = Arc::new(AtomicU64::new(0));
+            wire.arm(step, cut);
+            let first = engine.run(claim("pay-1"), counted(&ledger)).await;
+            wire.made(1).await;
+            let again = engine.run(claim("pay-1"), counted(&ledger)).await.unwrap();
+            assert_eq!(ledger.load(Ordering::SeqCst), 1, "{cut:?} at {step}: {first:?}");
+            assert!(matches!(again, Ran::Replayed { .. }), "{cut:?} at {step}: {first:?}, then {again:?}");
+        }
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn backends_that_are_ended_under_load_lose_nothing_that_was_acknowledged_and_do_nothing_twice() {
+    let url = support::url("");
+    let store = open(&url, Options::default()).await;
+    let engine = engine(store.clone()).await;
+    let ledgers: Arc<Vec<Arc<AtomicU64>>> = Arc::new((0..300).map(|_| Arc::default()).collect());
+    let mut tasks = JoinSet::new();
+    for (n, ledger) in ledgers.iter().enumerate() {
+        let (engine, ledger) = (engine.clone(), ledger.clone());
+        tasks.spawn(async move { (n, engine.run(claim(&format!("pay-{n}")), counted(&ledger)).await) });
+    }
+    let killer = support::client(support::database()).await;
+    let end = format!(
+        "SELECT pg_terminate_backend(pid) FROM pg_stat_activity
+         WHERE pid <> pg_backend_pid() AND query LIKE '%{}.%'",
+        url.schema()
+    );
+    let mut answered = Vec::new();
+    while let Some(done) = tasks.join_next().await {
+        if answered.len() % 20 == 0 {
+            killer.execute(&end, &[]).await.unwrap();
+        }
+        answered.push(done.unwrap());
+    }
+    for (n, first) in answered {
+        let count = ledgers[n].load(Ordering::SeqCst);
+        assert!(count <= 1, "pay-{n} was executed {count} times");
+        if matches!(first, Ok(Ran::Executed { .. })) {
+            let id: RecordId =
+                engine.id_of(&Scope::new("acme").unwrap(), &Key::new(&format!("pay-{n}")).unwrap());
+            let state = store.load(id).await.unwrap().record.unwrap().record.state;
+            assert_eq!(state.name(), "completed", "pay-{n} was acknowledged");
+        }
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_server_that_is_killed_under_load_has_everything_that_was_acknowledged() {
+    let mut server = Postgres::start();
+    let url = PostgresUrl::parse(&server.create_database()).unwrap();
+    let store = open(&url, Options::default()).await;
+    let mut acknowledged = Vec::new();
+    for round in 0..2 {
+        let mut tasks = JoinSet::new();
+        for n in 0..400 {
+            let store = store.clone();
+            let id = sample::id(round * 1_000 + n);
+            tasks.spawn(async move { (id, store.swap(id, None, sample::record("k")).await) });
+        }
+        let mut seen = 0;
+        while let Some(done) = tasks.join_next().await {
+            let (id, answer) = done.unwrap();
+            seen += 1;
+            if seen == 50 {
+                server.kill();
+            }
+            match answer {
+                Ok(Swapped::Applied { version, .. }) => acknowledged.push((id, version)),
+                Err(StoreError::Ambiguous { .. } | StoreError::Unavailable { .. }) => {}
+                other => panic!("{other:?}"),
+            }
+        }
+        server.restart();
+    }
+    assert!(acknowledged.len() >= 100);
+    for (id, version) in acknowledged {
+        let stored = store.load(id).await.unwrap().record;
+        assert_eq!(stored.map(|stored| stored.version), Some(version), "{id} was acknowledged");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_synchronous_standby_that_is_promoted_between_claim_and_completion_has_the_claim() {
+    let mut primary = Postgres::start();
+    let database = primary.create_database();
+    let standby = primary.start_standby();
+    let at = |port: u16| {
+        let name = database.rsplit_once('/').unwrap().1;
+        format!("postgres://postgres@127.0.0.1:{port}/{name}?sslmode=disable")
+    };
+    let store = open(&PostgresUrl::parse(&at(primary.port())).unwrap(), Options::default()).await;
+    let version = put(&store, sample::id(1), None, sample::record("k")).await;
+    // Reads of a standby are not believed: it may not have heard of the last claim.
+    let refused = PostgresStore::connect(
+        &PostgresUrl::parse(&at(standby.server().port())).unwrap(),
+        Options { migrate: Migrate::Expect, ..Options::default() },
+    )
+    .await;
+    assert!(refused.is_err(), "a standby was taken for the primary");
+    primary.kill();
+    let promoted = standby.promote();
+    let store = open(&PostgresUrl::parse(&at(promoted.port())).unwrap(), Options::default()).await;
+    let stored = store.load(sample::id(1)).await.unwrap().record.unwrap();
+    assert_eq!((stored.version, stored.record), (version, sample::record("k")));
+    let next = sample::in_state("k", sample::completed(sample::START));
+    applied(store.swap(sample::id(1), Some(version), next).await);
+}
