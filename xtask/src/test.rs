@@ -1,6 +1,9 @@
 //! The one command that passes the tests on a fresh machine.
 
+use std::path::Path;
 use std::process::Command;
+
+use onceward_testkit::servers::Postgres;
 
 use crate::Done;
 use crate::shell::{cargo, has, run as run_command};
@@ -24,18 +27,48 @@ const CURL: Need = Need {
     why: "a test pastes the lines that the demo and the README print",
 };
 
+const REDIS: Need = Need {
+    program: "redis-server",
+    packages: &["redis-server"],
+    why: "the Redis store is tested with a server of its own",
+};
+
+const PGBOUNCER: Need =
+    Need { program: "pgbouncer", packages: &["pgbouncer"], why: "the PostgreSQL store is tested through it" };
+
+/// Its programs are on no path, so it is looked for where Debian puts them.
+const POSTGRES: Need = Need {
+    program: "postgres",
+    packages: &["postgresql"],
+    why: "the PostgreSQL store is tested with a server of its own",
+};
+
 /// Makes the load of the gateway's measurement.
 pub const WRK: Need = Need { program: "wrk", packages: &["wrk"], why: "it makes the load" };
 
 /// Installs what is missing, then runs every test.
 pub fn run() -> Done {
-    install_missing(&[CC, CURL])?;
+    install_missing(&[CC, CURL, REDIS])?;
+    if !Path::new("/usr/sbin/pgbouncer").exists() {
+        install_missing(&[PGBOUNCER])?;
+    }
+    if !has_postgres() {
+        install_missing(&[POSTGRES])?;
+    }
     if std::env::var_os("ONCEWARD_VECTORS").is_none() {
         println!(
             "ONCEWARD_VECTORS is not set: the tests against public vectors will say what they did not check."
         );
     }
-    run_command(&mut cargo(&["test", "--workspace", "--locked"]))
+    // One server for all: every test that needs one takes a database of its own on it.
+    let server = Postgres::start();
+    let address = format!("postgres://postgres@127.0.0.1:{}", server.port());
+    run_command(cargo(&["test", "--workspace", "--locked"]).env("ONCEWARD_TEST_POSTGRES", address))
+}
+
+fn has_postgres() -> bool {
+    let versions = std::fs::read_dir("/usr/lib/postgresql").into_iter().flatten().flatten();
+    versions.into_iter().any(|version| version.path().join("bin/postgres").exists())
 }
 
 /// Installs what is not there.

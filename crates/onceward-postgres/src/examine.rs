@@ -57,10 +57,9 @@ impl Settings<'_> {
 
 /// The one value of a statement, by simple queries, which every pooler passes on.
 async fn scalar(client: &Client, sql: &str) -> Result<Option<String>, tokio_postgres::Error> {
-    Ok(client.simple_query(sql).await?.into_iter().find_map(|message| match message {
-        SimpleQueryMessage::Row(row) => row.get(0).map(str::to_owned),
-        _ => None,
-    }))
+    let row = |message| if let SimpleQueryMessage::Row(row) = message { Some(row) } else { None };
+    let first = client.simple_query(sql).await?.into_iter().find_map(row);
+    Ok(first.and_then(|row| row.get(0).map(str::to_owned)))
 }
 
 fn finding(subject: &'static str, found: Option<String>, health: Health, meaning: &str) -> Finding {

@@ -11,23 +11,14 @@ use crate::cursor::{Position, Walk};
 use crate::error::Failed;
 use crate::lane::Lane;
 use crate::listing::{Filling, Head, read};
+use crate::quiet::{minute, start_of};
 use crate::values::{At, Id};
 
-/// In microseconds, a power of two: about a minute.
-const MINUTE_BITS: u32 = 26;
 /// More claims in a minute than this are a crowd.
 const CROWD: usize = 2_000;
 /// What is still in progress so long after its claim should be noted as due; if it was committed so late that the mark
 /// had passed, it is noted here.
 const OVERDUE: Duration = Duration::from_secs(5 * 60);
-
-fn minute(at: Timestamp) -> u64 {
-    at.as_micros() >> MINUTE_BITS
-}
-
-fn start_of(minute: u64) -> Timestamp {
-    Timestamp::from_micros(minute << MINUTE_BITS)
-}
 
 /// Just before everything that was claimed at this time or later.
 fn before(at: Timestamp) -> (At, Id) {
@@ -37,10 +28,24 @@ fn before(at: Timestamp) -> (At, Id) {
     }
 }
 
+impl Head {
+    /// When it expires, if it does.
+    fn expiry(&self) -> Option<Timestamp> {
+        let settled = self.state == "completed" || self.state == "failed_retryable";
+        self.expires_at.filter(|_| settled)
+    }
+}
+
 impl Lane {
     pub(crate) async fn walk_expiry(&mut self, filling: &mut Filling, now: Timestamp) -> Result<(), Failed> {
+        let shared = self.shared();
+        let quiet = &shared.quiet;
         loop {
-            let position = filling.at;
+            let mut position = filling.at;
+            // Only from the beginning of a minute: what is listed half is listed to its end.
+            if position.walk == Walk::Expiry && position.at == Timestamp::from_micros(0) {
+                position.from = start_of(quiet.skip(minute(position.from), now));
+            }
             let (at, id) = match position.walk {
                 Walk::Crowd => (At(position.at), Id(position.id)),
                 Walk::Expiry
@@ -58,6 +63,9 @@ impl Lane {
             let same = heads.iter().take_while(|head| minute(head.created_at) == first).count();
             let crowd = position.walk == Walk::Crowd && first == minute(position.at);
             if crowd || (cut && same == heads.len()) {
+                if !crowd {
+                    quiet.open_crowd(first);
+                }
                 for head in heads.iter().take(same) {
                     let to = Position {
                         walk: Walk::Crowd,
@@ -68,10 +76,14 @@ impl Lane {
                     if !filling.pass(head, to) {
                         return Ok(());
                     }
+                    if let Some(expiry) = head.expiry() {
+                        quiet.see_in_crowd(first, expiry);
+                    }
                 }
                 if cut && same == heads.len() {
                     continue;
                 }
+                quiet.close_crowd(first, now);
             } else {
                 let mut rows: Vec<_> = heads.into_iter().take(same).collect();
                 rows.sort_by_key(|head| (head.expires_at, head.id));
@@ -90,6 +102,8 @@ impl Lane {
                     }
                 }
                 filling.looks += rows.len();
+                let first_expiry = rows.iter().filter_map(Head::expiry).min().unwrap_or(Timestamp::NEVER);
+                quiet.rest(minute(position.from)..first.saturating_add(1), first_expiry, now);
             }
             // On to the next minute, from its beginning.
             filling.at =

@@ -10,6 +10,7 @@ use onceward::time::sleep;
 use crate::error::Failed;
 use crate::link::{Dialer, Link};
 use crate::queue::Queue;
+use crate::quiet::Quiet;
 use crate::statements::Statements;
 use crate::statistics::Counters;
 use crate::values::At;
@@ -24,6 +25,7 @@ pub(crate) struct Shared {
     pub queue: Queue,
     pub counters: Arc<Counters>,
     pub clock: Option<Arc<dyn Clock>>,
+    pub quiet: Quiet,
     /// How many of the tasks that take from the queue have a connection.
     pub connected: AtomicUsize,
     /// How many tasks take from the queue.

@@ -74,16 +74,25 @@ impl Lane {
         Ok(mark)
     }
 
-    /// Compares what is noted for these with what is so.
+    /// Notes what is so for these, where it is noted otherwise or not at all.
     pub(crate) async fn mend(&mut self, noted: &[(Id, Option<At>)]) -> Result<(), Failed> {
         if noted.is_empty() {
             return Ok(());
         }
-        let ids: Vec<_> = noted.iter().map(|(id, _)| *id).collect();
-        let times: Vec<_> = noted.iter().map(|(_, at)| *at).collect();
+        let (ids, times): (Vec<_>, Vec<_>) = noted.iter().copied().unzip();
         let shared = self.shared();
         self.send(&shared.statements.lists.mend, &[&ids, &times]).await?;
-        self.send(&shared.statements.lists.clear, &[&ids, &times]).await?;
+        Ok(())
+    }
+
+    /// Forgets what is noted for these and no longer so.
+    pub(crate) async fn clear(&mut self, noted: &[(Id, At)], kind: &str, state: &str) -> Result<(), Failed> {
+        if noted.is_empty() {
+            return Ok(());
+        }
+        let (ids, times): (Vec<_>, Vec<_>) = noted.iter().copied().unzip();
+        let shared = self.shared();
+        self.send(&shared.statements.lists.clear, &[&ids, &times, &kind, &state]).await?;
         Ok(())
     }
 }

@@ -35,6 +35,7 @@ mod listing;
 mod migrate;
 mod options;
 mod queue;
+mod quiet;
 mod schema;
 mod statements;
 mod statistics;
@@ -63,6 +64,7 @@ use lane::{Lane, Role, Shared};
 use link::Dialer;
 use listing::Listing;
 use queue::{Job, Limits, Queue};
+use quiet::Quiet;
 use statements::Statements;
 use statistics::Counters;
 
@@ -120,6 +122,7 @@ impl PostgresStore {
             queue: Queue::new(limits),
             counters,
             clock: options.clock.clone(),
+            quiet: Quiet::default(),
             connected: AtomicUsize::new(0),
             lanes: AtomicUsize::new(url.pool),
         });
@@ -171,9 +174,14 @@ impl PostgresStore {
     ) -> Result<Swapped, StoreError> {
         let row = Row::new(id, &next)?;
         drop(next);
+        let (created_at, expires_at) = (row.created_at.0, row.expires_at);
         let (answer, answered) = oneshot::channel();
         self.handle.shared.queue.push(Job::Swap(Swap { id, expect, row, answer }))?;
-        answered.await.map_err(|_| task_gone())??.decode(id)
+        let written = answered.await.map_err(|_| task_gone())??;
+        if let Some(expiry) = expires_at {
+            self.handle.shared.quiet.wake(created_at, expiry.0);
+        }
+        written.decode(id)
     }
 
     async fn scan_now(&self, scan: Scan) -> Result<Page, StoreError> {

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use onceward::time::sleep;
 use tokio::task::JoinHandle;
-use tokio_postgres::error::SqlState;
+use tokio_postgres::error::{Severity, SqlState};
 use tokio_postgres::types::{ToSql, Type};
 use tokio_postgres::{AsyncMessage, Client, Config, Row, Statement};
 use tokio_postgres_rustls::MakeRustlsConnect;
@@ -98,9 +98,9 @@ impl Dialer {
             while let Some(message) = poll_fn(|context| connection.poll_message(context)).await {
                 match message {
                     Ok(AsyncMessage::Notice(notice)) => {
-                        // It says that a commit no longer waits for the standby it was promised to.
-                        let code = notice.code();
-                        if *code == SqlState::QUERY_CANCELED || *code == SqlState::ADMIN_SHUTDOWN {
+                        // None of our statements gives cause for a warning but one: that a commit no longer waits for
+                        // the standby it was promised to. Its words depend on the server's language.
+                        if matches!(notice.parsed_severity(), Some(Severity::Warning)) {
                             doubted.store(true, Ordering::Release);
                         }
                     }
@@ -117,7 +117,6 @@ impl Dialer {
             client: Arc::new(client),
             driver,
             doubt,
-            tls: self.tls.clone(),
             prepared: self.prepared,
             statements: (0..SLOTS).map(|_| None).collect(),
             answer_timeout: self.answer_timeout,
@@ -147,7 +146,6 @@ pub(crate) struct Link {
     client: Arc<Client>,
     driver: JoinHandle<()>,
     doubt: Arc<AtomicBool>,
-    tls: MakeRustlsConnect,
     prepared: Prepared,
     statements: Vec<Option<Statement>>,
     answer_timeout: Duration,
@@ -185,7 +183,8 @@ impl Link {
         match self.in_time(answer).await {
             Some(Ok(_)) if self.doubt.load(Ordering::Acquire) => {
                 self.connection = Connection::Over;
-                let reason = "the server committed, but no longer waited for its standby";
+                let reason =
+                    "the server gave a warning with the commit: it may no longer have waited for its standby";
                 Err(Failed { meaning: Meaning::Lost, reason: reason.to_owned() })
             }
             Some(Ok(rows)) => Ok(rows),
@@ -235,20 +234,10 @@ impl Link {
         failed
     }
 
-    /// Nobody answers. The server is asked to stop, too, in case it still works on what nobody waits for.
+    /// Nobody answers. The server is not asked to stop: a commit that waits for its standby would then no longer wait, and
+    /// others would see what only one machine has. A statement that waits for a lock ends by its own limit.
     fn gave_up(&mut self, meaning: Meaning) -> Failed {
         self.connection = Connection::Over;
-        let (token, tls, limit) = (self.client.cancel_token(), self.tls.clone(), self.answer_timeout);
-        tokio::spawn(async move {
-            tokio::select! {
-                cancelled = token.cancel_query(tls) => {
-                    if let Err(error) = cancelled {
-                        tracing::debug!(reason = error::words(&error), "a statement could not be cancelled");
-                    }
-                }
-                () = sleep(limit) => {}
-            }
-        });
         Failed { meaning, reason: format!("the database did not answer within {:?}", self.answer_timeout) }
     }
 }

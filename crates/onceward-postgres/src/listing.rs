@@ -99,9 +99,10 @@ impl Lane {
     }
 
     async fn page(&mut self, scan: &Scan, walks: &[Walk], from: Position) -> Result<Page, Failed> {
-        let mark = match from.walk {
-            Walk::Promotion if scan.limit > 0 => self.promote().await?,
-            _ => self.young_from().await?,
+        let mark = if from.walk == Walk::Promotion && scan.limit > 0 {
+            self.promote().await?
+        } else {
+            self.young_from().await?
         };
         let now = mark.now;
         let mut page = Page { now, entries: Vec::new(), next: None };
@@ -222,7 +223,7 @@ impl Lane {
             [&kind, &until, &At(after.at), &Id(after.id), &limit];
         let rows = self.send(&shared.statements.lists.due, &parameters).await?;
         let unread = |error: tokio_postgres::Error| Failed::not_done(error.to_string());
-        let (mut heads, mut wrong) = (Vec::with_capacity(rows.len()), Vec::new());
+        let (mut heads, mut wrong, mut gone) = (Vec::with_capacity(rows.len()), Vec::new(), Vec::new());
         for row in &rows {
             let (id, at): (Id, At) = (row.try_get(0).map_err(unread)?, row.try_get(1).map_err(unread)?);
             let found: Option<&str> = row.try_get(3).map_err(unread)?;
@@ -233,9 +234,10 @@ impl Lane {
                 }
                 Some(_) | None => None,
             };
-            let right = found == Some(state) && truth == Some(at);
-            if !right {
-                wrong.push((id, Some(at)));
+            match truth {
+                Some(truth) if found == Some(state) && truth == at => {}
+                Some(_) if found == Some(state) => wrong.push((id, Some(at))),
+                Some(_) | None => gone.push((id, at)),
             }
             heads.push(Head {
                 id: id.0,
@@ -244,10 +246,12 @@ impl Lane {
                 created_at: at.0,
                 expires_at: None,
                 bytes: bytes(row, 8).map_err(unread)?,
-                asked_for: found == Some(state) && truth.is_some_and(|truth| truth <= until),
+                // What was noted too early has just been put right, and comes again in its place.
+                asked_for: found == Some(state) && truth.is_some_and(|truth| truth <= until && truth <= at),
             });
         }
         self.mend(&wrong).await?;
+        self.clear(&gone, kind, state).await?;
         Ok(heads)
     }
 

@@ -125,9 +125,9 @@ pub(crate) async fn installed(
         }
         Err(error) => return Err(error),
     };
-    Ok(messages.iter().find_map(|message| match message {
-        tokio_postgres::SimpleQueryMessage::Row(row) => row.get(0)?.parse().ok(),
-        _ => None,
+    Ok(messages.iter().find_map(|message| {
+        let tokio_postgres::SimpleQueryMessage::Row(row) = message else { return None };
+        row.get(0)?.parse().ok()
     }))
 }
 

@@ -57,6 +57,10 @@ pub(crate) struct Claims {
 }
 
 /// What is put into the queue.
+#[expect(
+    clippy::large_enum_variant,
+    reason = "almost all of them are swaps, and boxing would cost every one"
+)]
 pub(crate) enum Job {
     Swap(Swap),
     Load(Load),

@@ -105,9 +105,10 @@ fn first(flavor: Flavor, partitions: u32, schema: &str) -> String {
         "-- The only index beside the key. Nothing that a completion changes may be in one: it would end HOT updates.
 CREATE INDEX operations_created_at ON {schema}.operations (created_at{ascending}){hashed};
 CREATE TABLE {schema}.due (
-    id uuid PRIMARY KEY,
+    id uuid NOT NULL,
     kind text NOT NULL,
-    at timestamptz NOT NULL
+    at timestamptz NOT NULL,
+    PRIMARY KEY (id, kind)
 );
 CREATE INDEX due_at ON {schema}.due (kind, at, id);
 CREATE TABLE {schema}.watermark (

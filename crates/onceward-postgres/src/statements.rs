@@ -152,7 +152,7 @@ impl Texts<'_> {
              WHERE state = 'unknown' OR state = 'in_progress' AND (expected IS NOT NULL
                 OR created_at < {NOW} - {RECENT} OR created_at < (SELECT upto FROM {schema}.watermark))
              ORDER BY id
-             ON CONFLICT (id) DO UPDATE SET kind = excluded.kind, at = "
+             ON CONFLICT (id, kind) DO UPDATE SET at = "
         )
     }
 
@@ -256,7 +256,8 @@ impl Lists {
                     "SELECT {head} FROM {schema}.operations AS o
                      WHERE o.created_at >= $1 AND o.state = 'in_progress' AND o.lease_until <= $2
                        AND (o.lease_until, o.id) > ($3, $4)
-                       AND NOT EXISTS (SELECT FROM {schema}.due AS d WHERE d.id = o.id AND d.kind = 'lease')
+                       AND NOT EXISTS (SELECT FROM {schema}.due AS d
+                           WHERE d.id = o.id AND d.kind = 'lease' AND d.at <= o.lease_until)
                      ORDER BY o.lease_until, o.id LIMIT $5"
                 ),
                 &[at.clone(), at.clone(), at.clone(), id.clone(), count.clone()],
@@ -309,7 +310,7 @@ impl Lists {
                      SELECT o.id, 'lease', o.lease_until FROM {schema}.operations AS o
                      WHERE o.created_at >= $1 AND o.created_at < $2 AND o.state = 'in_progress'
                      ORDER BY o.id
-                     ON CONFLICT (id) DO UPDATE SET kind = excluded.kind, at = excluded.at"
+                     ON CONFLICT (id, kind) DO UPDATE SET at = excluded.at"
                 ),
                 &[at.clone(), at.clone()],
             ),
@@ -318,18 +319,17 @@ impl Lists {
                 format!("UPDATE {schema}.watermark SET upto = $2 WHERE upto = $1"),
                 &[at.clone(), at],
             ),
-            // Forgets what is no longer due, unless it was noted differently meanwhile.
+            // Ids, what is noted for them, kind and state: forgets what is no longer so, unless it was noted anew.
             clear: sql(
                 13,
                 format!(
                     "DELETE FROM {schema}.due AS d USING unnest($1, $2) AS input (id, at)
-                     WHERE d.id = input.id AND d.at = input.at AND NOT EXISTS (
-                         SELECT FROM {schema}.operations AS o
-                         WHERE o.id = d.id AND o.state IN ('in_progress', 'unknown'))"
+                     WHERE d.id = input.id AND d.at = input.at AND d.kind = $3 AND NOT EXISTS (
+                         SELECT FROM {schema}.operations AS o WHERE o.id = d.id AND o.state = $4)"
                 ),
-                &[many.clone(), Type::TIMESTAMPTZ_ARRAY],
+                &[many.clone(), Type::TIMESTAMPTZ_ARRAY, text.clone(), text],
             ),
-            // Notes what stands in the table for these, where nothing was noted or still what was seen.
+            // Ids, and what is noted for them: notes what stands in the table, where nothing else was noted meanwhile.
             mend: sql(
                 14,
                 format!(
@@ -339,7 +339,7 @@ impl Lists {
                      FROM {schema}.operations AS o
                      WHERE o.id = ANY ($1) AND o.state IN ('in_progress', 'unknown')
                      ORDER BY o.id
-                     ON CONFLICT (id) DO UPDATE SET kind = excluded.kind, at = excluded.at
+                     ON CONFLICT (id, kind) DO UPDATE SET at = excluded.at
                      WHERE (d.id, d.at) IN (SELECT * FROM unnest($1, $2))"
                 ),
                 &[many, Type::TIMESTAMPTZ_ARRAY],

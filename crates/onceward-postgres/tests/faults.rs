@@ -95,13 +95,13 @@ async fn a_load_whose_connection_is_cut_is_unavailable_and_the_next_one_is_answe
 async fn what_is_not_even_sent_is_unavailable_and_never_ambiguous() {
     let (store, wire) = behind_a_wire().await;
     put(&store, sample::id(1), None, sample::record("k")).await;
-    wire.refuse(true);
+    wire.refuse();
     wire.cut();
     // The first may still have been sent on the connection that was cut.
     drop(store.swap(sample::id(2), None, sample::record("k")).await);
     let answer = store.swap(sample::id(3), None, sample::record("k")).await;
     assert!(matches!(answer, Err(StoreError::Unavailable { .. })), "{answer:?}");
-    wire.refuse(false);
+    wire.accept();
     assert_eq!(store.load(sample::id(3)).await.unwrap().record, None);
     put(&store, sample::id(3), None, sample::record("k")).await;
 }
@@ -274,4 +274,23 @@ async fn a_synchronous_standby_that_is_promoted_between_claim_and_completion_has
     assert_eq!((stored.version, stored.record), (version, sample::record("k")));
     let next = sample::in_state("k", sample::completed(sample::START));
     applied(store.swap(sample::id(1), Some(version), next).await);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_commit_that_is_no_longer_waiting_for_its_standby_is_ambiguous() {
+    let primary = Postgres::start();
+    let url = PostgresUrl::parse(&primary.create_database()).unwrap();
+    let store = open(&url, Options::default()).await;
+    let mut standby = primary.start_standby();
+    put(&store, sample::id(1), None, sample::record("k")).await;
+    standby.stop();
+    let waiting = tokio::spawn({
+        let store = store.clone();
+        async move { store.swap(sample::id(2), None, sample::record("k")).await }
+    });
+    // Somebody loses patience, and lets the backends go on without the standby.
+    let cancel = "SELECT count(pg_cancel_backend(pid)) FROM pg_stat_activity WHERE wait_event = 'SyncRep'";
+    while primary.sql("postgres", cancel) == "0" {}
+    let answer = waiting.await.unwrap();
+    assert!(matches!(answer, Err(StoreError::Ambiguous { .. })), "{answer:?}");
 }

@@ -312,6 +312,11 @@ impl Standby {
         self.server
     }
 
+    /// Stops it; the primary then waits for it in vain.
+    pub fn stop(&mut self) {
+        self.server.kill();
+    }
+
     /// The server.
     pub fn server(&self) -> &Postgres {
         &self.server

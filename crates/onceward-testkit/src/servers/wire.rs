@@ -22,10 +22,13 @@ pub enum Cut {
     Stall,
 }
 
+/// Which bytes are waited for, and what happens then.
+type Plan = Arc<Mutex<Option<(Vec<u8>, Cut)>>>;
+
 /// A proxy in front of a server on this machine.
 pub struct Wire {
     port: u16,
-    plan: Arc<Mutex<Option<(Vec<u8>, Cut)>>>,
+    plan: Plan,
     state: watch::Sender<State>,
 }
 
@@ -75,9 +78,14 @@ impl Wire {
         self.state.send_modify(|state| state.generation += 1);
     }
 
-    /// Lets no connection in any more, or again.
-    pub fn refuse(&self, refusing: bool) {
-        self.state.send_modify(|state| state.refusing = refusing);
+    /// Lets no connection in any more.
+    pub fn refuse(&self) {
+        self.state.send_modify(|state| state.refusing = true);
+    }
+
+    /// Lets connections in again.
+    pub fn accept(&self) {
+        self.state.send_modify(|state| state.refusing = false);
     }
 
     /// Lets go of what is stalled.
@@ -99,7 +107,7 @@ impl std::fmt::Debug for Wire {
 }
 
 /// Takes the plan if these bytes are what it waits for.
-fn planned(plan: &Mutex<Option<(Vec<u8>, Cut)>>, bytes: &[u8]) -> Option<Cut> {
+fn planned(plan: &Plan, bytes: &[u8]) -> Option<Cut> {
     let mut plan = plan.lock().unwrap_or_else(PoisonError::into_inner);
     let (message, cut) = plan.as_ref()?;
     let found = bytes.windows(message.len().max(1)).any(|window| window == message);
@@ -110,12 +118,7 @@ fn planned(plan: &Mutex<Option<(Vec<u8>, Cut)>>, bytes: &[u8]) -> Option<Cut> {
     })
 }
 
-async fn pass(
-    mut client: TcpStream,
-    mut server: TcpStream,
-    plan: Arc<Mutex<Option<(Vec<u8>, Cut)>>>,
-    state: watch::Sender<State>,
-) {
+async fn pass(mut client: TcpStream, mut server: TcpStream, plan: Plan, state: watch::Sender<State>) {
     let mut watched = state.subscribe();
     let mut stalled = state.subscribe();
     let born = watched.borrow_and_update().generation;

@@ -1,0 +1,153 @@
+//! Which minutes of claims have nothing to expire yet.
+//!
+//! Expiry is found by the time of the claim, so without this every sweep would look at every live row. A minute that was
+//! looked through is left alone until the first of its records expires. What this process writes there is noted; what others
+//! write is found by looking again after a while. A sweep that comes late is no error: a claim past an expiry decides by
+//! itself.
+
+use std::collections::BTreeMap;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use onceward::Timestamp;
+
+/// Other gateways settle operations, too, and operators let them expire: so often a minute is looked at again.
+const AGAIN_AFTER: Duration = Duration::from_secs(15 * 60);
+/// Two months' worth of minutes. A longer retention only costs looks.
+const MINUTES_MAX: usize = 100_000;
+/// In microseconds, a power of two: about a minute.
+const MINUTE_BITS: u32 = 26;
+
+/// The minute that a time is in.
+pub(crate) fn minute(at: Timestamp) -> u64 {
+    at.as_micros() >> MINUTE_BITS
+}
+
+/// When a minute begins.
+pub(crate) fn start_of(minute: u64) -> Timestamp {
+    Timestamp::from_micros(minute << MINUTE_BITS)
+}
+
+/// What is known about minutes.
+#[derive(Default)]
+pub(crate) struct Quiet {
+    known: Mutex<Known>,
+}
+
+#[derive(Default)]
+struct Known {
+    /// From the first minute of a stretch to the one after it, and until when nothing in it expires.
+    stretches: BTreeMap<u64, (u64, Timestamp)>,
+    /// The crowded minute that is being looked through, and the first expiry seen in it.
+    crowd: Option<(u64, Timestamp)>,
+}
+
+impl Quiet {
+    // A panic while the lock is held cannot leave this half changed: nothing in this file panics in between.
+    fn known(&self) -> MutexGuard<'_, Known> {
+        self.known.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The first minute from this one on that has to be looked at.
+    pub(crate) fn skip(&self, mut minute: u64, now: Timestamp) -> u64 {
+        let known = self.known();
+        while let Some((_, (end, until))) = known.stretches.range(..=minute).next_back()
+            && *end > minute
+            && *until > now
+        {
+            minute = *end;
+        }
+        minute
+    }
+
+    /// Notes that these minutes were looked through, and when the first record in them expires.
+    pub(crate) fn rest(&self, minutes: std::ops::Range<u64>, first_expiry: Timestamp, now: Timestamp) {
+        // Claims still come into the present one, and a little later.
+        if minutes.end >= minute(now) {
+            return;
+        }
+        let mut known = self.known();
+        if known.stretches.len() >= MINUTES_MAX {
+            known.stretches.clear();
+        }
+        known.stretches.insert(minutes.start, (minutes.end, first_expiry.min(now.after(AGAIN_AFTER))));
+    }
+
+    /// Notes that a crowded minute is looked at from its beginning.
+    pub(crate) fn open_crowd(&self, minute: u64) {
+        self.known().crowd = Some((minute, Timestamp::NEVER));
+    }
+
+    /// Notes an expiry in a crowded minute.
+    pub(crate) fn see_in_crowd(&self, minute: u64, expiry: Timestamp) {
+        if let Some((open, first)) = &mut self.known().crowd
+            && *open == minute
+        {
+            *first = (*first).min(expiry);
+        }
+    }
+
+    /// Notes that a crowded minute was looked through to its end.
+    pub(crate) fn close_crowd(&self, minute: u64, now: Timestamp) {
+        let closed = self.known().crowd.take_if(|(open, _)| *open == minute);
+        if let Some((_, first)) = closed {
+            self.rest(minute..minute + 1, first, now);
+        }
+    }
+
+    /// Notes that something in a minute now expires then.
+    pub(crate) fn wake(&self, created_at: Timestamp, expiry: Timestamp) {
+        let minute = minute(created_at);
+        if let Some((_, (end, until))) = self.known().stretches.range_mut(..=minute).next_back()
+            && *end > minute
+        {
+            *until = (*until).min(expiry);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn minutes(count: u64) -> Timestamp {
+        start_of(count)
+    }
+
+    #[test]
+    fn a_minute_rests_until_its_first_record_expires_or_it_is_time_to_look_again() {
+        let quiet = Quiet::default();
+        let now = minutes(1_000);
+        quiet.rest(10..12, minutes(1_005), now);
+        quiet.rest(12..13, Timestamp::NEVER, now);
+        assert_eq!((quiet.skip(10, now), quiet.skip(11, now), quiet.skip(9, now)), (13, 13, 9));
+        assert_eq!(quiet.skip(10, minutes(1_005)), 10, "its first record has expired");
+        assert_eq!(quiet.skip(12, minutes(1_005)), 13);
+        assert_eq!(quiet.skip(12, minutes(1_020)), 12, "others may have written there");
+    }
+
+    #[test]
+    fn what_is_written_wakes_its_minute_and_the_present_one_never_rests() {
+        let quiet = Quiet::default();
+        let now = minutes(1_000);
+        quiet.rest(10..12, Timestamp::NEVER, now);
+        quiet.wake(minutes(11), minutes(1_001));
+        assert_eq!(quiet.skip(10, now), 12);
+        assert_eq!(quiet.skip(10, minutes(1_001)), 10);
+        quiet.rest(999..1_000, Timestamp::NEVER, now);
+        assert_eq!(quiet.skip(999, now), 999);
+    }
+
+    #[test]
+    fn a_crowd_rests_only_when_all_of_it_was_seen() {
+        let quiet = Quiet::default();
+        let now = minutes(1_000);
+        quiet.close_crowd(10, now);
+        assert_eq!(quiet.skip(10, now), 10, "its beginning was not seen");
+        quiet.open_crowd(10);
+        quiet.see_in_crowd(10, minutes(1_003));
+        quiet.see_in_crowd(10, minutes(1_002));
+        quiet.close_crowd(10, now);
+        assert_eq!((quiet.skip(10, now), quiet.skip(10, minutes(1_002))), (11, 10));
+    }
+}
