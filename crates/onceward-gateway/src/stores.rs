@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use onceward::store::Store;
 use onceward::{MemoryStore, SharedCache};
-use onceward_postgres::{Batching, Migrate, PostgresStore};
+use onceward_postgres::{Migrate, PostgresStore};
 use onceward_redis::{RedisCache, RedisStore};
 use onceward_sqlite::SqliteStore;
 
@@ -39,7 +39,11 @@ impl Opened {
             }
             StoreUrl::Sqlite(path) => Self::Sqlite(SqliteStore::open(path, onceward_sqlite::Options::default())?),
             StoreUrl::Postgres(url) => {
-                let options = onceward_postgres::Options { migrate: Migrate::Apply, ..Default::default() };
+                let options = onceward_postgres::Options {
+                    migrate: Migrate::Apply,
+                    batching: url.batching(),
+                    ..Default::default()
+                };
                 Self::Postgres(PostgresStore::connect(url, options).await?)
             }
             StoreUrl::Redis(url) => {
@@ -80,7 +84,8 @@ impl Opened {
             Self::Memory(_) => {}
             Self::Sqlite(store) => store.close().await,
             Self::Postgres(store) => store.close().await,
-            Self::Redis(store) => store.close().await,
+            // Its connections end with it.
+            Self::Redis(_) => {}
         }
     }
 }
@@ -95,12 +100,12 @@ pub async fn cache(settings: &Settings) -> Result<Option<Arc<dyn SharedCache>>, 
 
 impl From<onceward_sqlite::Statistics> for Batches {
     fn from(statistics: onceward_sqlite::Statistics) -> Self {
-        Self { batches: statistics.batches, writes: statistics.writes }
+        Self { batches: statistics.batches, writes: statistics.writes, statements: 0 }
     }
 }
 
 impl From<onceward_postgres::Statistics> for Batches {
     fn from(statistics: onceward_postgres::Statistics) -> Self {
-        Self { batches: statistics.batches, writes: statistics.swaps }
+        Self { batches: statistics.batches, writes: statistics.swaps, statements: statistics.statements }
     }
 }

@@ -6,6 +6,7 @@ use std::str::FromStr;
 use std::time::Duration;
 
 use percent_encoding::percent_decode_str;
+use crate::Batching;
 use tokio_postgres::config::{Host, SslMode, TargetSessionAttrs};
 
 /// Which engine speaks PostgreSQL's protocol there. They differ in how tables are made, and in what one statement may do.
@@ -56,13 +57,14 @@ pub enum Tls {
 /// assert_eq!(url.pool(), 8);
 /// # Ok::<(), onceward_postgres::UrlError>(())
 /// ```
-#[derive(Clone)]
+#[derive(Clone, PartialEq, Eq)]
 pub struct PostgresUrl {
     pub(crate) config: tokio_postgres::Config,
     pub(crate) flavor: Flavor,
     pub(crate) prepared: Prepared,
     pub(crate) schema: String,
     pub(crate) pool: usize,
+    pub(crate) batching: Batching,
     pub(crate) partitions: u32,
     pub(crate) tls: Tls,
     pub(crate) root_certificate: Option<PathBuf>,
@@ -89,7 +91,7 @@ const CONNECT_TIMEOUT: Duration = Duration::from_secs(3);
 /// PostgreSQL cuts longer names, and then they are other names.
 const NAME_BYTES_MAX: usize = 63;
 
-const OWN_PARAMETERS: &str = "flavor, prepared, schema, pool, partitions, sslmode, sslrootcert, application_name, \
+const OWN_PARAMETERS: &str = "flavor, prepared, schema, pool, batching, partitions, sslmode, sslrootcert, application_name, \
      connect_timeout, host, port, user, password, dbname, hostaddr, keepalives, keepalives_idle, tcp_user_timeout, \
      channel_binding and sslnegotiation";
 
@@ -108,6 +110,7 @@ impl PostgresUrl {
             prepared: Prepared::default(),
             schema: "onceward".to_owned(),
             pool: POOL_DEFAULT,
+            batching: Batching::default(),
             partitions: 0,
             tls: Tls::default(),
             root_certificate: None,
@@ -171,6 +174,7 @@ impl PostgresUrl {
             "sslrootcert" => self.root_certificate = Some(PathBuf::from(value)),
             "schema" => self.schema = schema_name(value)?,
             "pool" => self.pool = number(name, value, 1, POOL_MAX)?,
+            "batching" => self.batching = batching(value)?,
             "partitions" => self.partitions = number(name, value, 0, PARTITIONS_MAX)?,
             "application_name" | "connect_timeout" | "host" | "port" | "user" | "password" | "dbname"
             | "hostaddr" | "keepalives" | "keepalives_idle" | "tcp_user_timeout" | "channel_binding"
@@ -210,6 +214,11 @@ impl PostgresUrl {
     /// How many connections carry swaps and loads. Lists have one more.
     pub fn pool(&self) -> usize {
         self.pool
+    }
+
+    /// Whether concurrent swaps share a statement. Off is for comparison.
+    pub fn batching(&self) -> Batching {
+        self.batching
     }
 
     /// The engine.
@@ -308,6 +317,14 @@ impl fmt::Display for PostgresUrl {
 impl fmt::Debug for PostgresUrl {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_tuple("PostgresUrl").field(&self.shown).finish()
+    }
+}
+
+fn batching(value: &str) -> Result<Batching, String> {
+    match value {
+        "on" => Ok(Batching::On),
+        "off" => Ok(Batching::Off),
+        _ => Err(format!("has batching={value}, which must be on or off")),
     }
 }
 

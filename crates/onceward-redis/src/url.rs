@@ -69,6 +69,15 @@ fn checked_prefix(prefix: &str) -> Result<String, NotARedisUrl> {
     }
 }
 
+impl PartialEq for RedisUrl {
+    fn eq(&self, other: &Self) -> bool {
+        let password = |url: &Self| url.info.redis_settings().password().map(str::to_owned);
+        self.to_string() == other.to_string() && password(self) == password(other)
+    }
+}
+
+impl Eq for RedisUrl {}
+
 impl FromStr for RedisUrl {
     type Err = NotARedisUrl;
 

@@ -10,7 +10,7 @@ use serde::{Deserialize, Serialize};
 use super::rules::{Defaults, Route};
 use super::secret::SecretSource;
 use super::text::Text as _;
-use super::urls::{Store, UpstreamUrl, WebUrl};
+use super::urls::{CacheUrl, Store, UpstreamUrl, WebUrl};
 use super::values::{Address, Level, ScopePart, Size, Time};
 use crate::settings;
 

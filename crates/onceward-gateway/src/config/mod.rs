@@ -39,7 +39,7 @@ pub use self::show::Shown;
 
 use self::document::Document;
 use self::tree::{Node, Path, Value};
-use crate::settings::Settings;
+use crate::settings::{Settings, StoreUrl};
 
 /// The keys of later releases, with what to do instead.
 pub(crate) fn later() -> &'static [(&'static str, &'static str)] {

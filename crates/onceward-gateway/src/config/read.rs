@@ -1,6 +1,5 @@
 //! Turns the tree into the typed document, and tells about every value that does not fit, not only the first.
 
-use serde::Deserialize as _;
 use serde_path_to_error::Segment;
 
 use super::document::Document;
@@ -130,7 +129,7 @@ fn expectation(expected: &str) -> String {
 }
 
 /// Only the address of the admin listener, whatever else may be wrong.
-pub(super) fn one<T: DeserializeOwned>(tree: &Node, path: &str) -> Result<T, Problem> {
+pub(super) fn one<T: serde::de::DeserializeOwned>(tree: &Node, path: &str) -> Result<T, Problem> {
     let path = Path::of(path);
     let value = tree.get(&path).map(Node::to_toml).unwrap_or_else(|| toml::Value::String(String::new()));
     T::deserialize(value)

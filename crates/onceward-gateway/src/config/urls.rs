@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use http::Uri;
 use http::uri::PathAndQuery;
 use onceward_postgres::PostgresUrl;
-use onceward_redis::RedisUrl;
+use onceward_redis::{NotARedisUrl, RedisUrl};
 
 use super::text::{Text, text_value};
 use crate::settings::{Scheme, StoreUrl};
@@ -118,7 +118,7 @@ impl Text for CacheUrl {
     const EXAMPLES: &'static [&'static str] = &["redis://127.0.0.1:6379", "rediss://cache.internal"];
 
     fn read(text: &str) -> Result<Self, String> {
-        RedisUrl::parse(text).map(Self).map_err(|error| error.to_string())
+        text.parse().map(Self).map_err(|error: NotARedisUrl| error.to_string())
     }
 }
 

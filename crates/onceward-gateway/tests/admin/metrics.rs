@@ -134,7 +134,7 @@ async fn times_flights_and_batches_are_measured() {
     let flight = metrics.in_flight();
     metrics.request(ROUTE, Handled::Replayed, 0.003);
     metrics.upstream(ROUTE, 0.2);
-    metrics.batches(|| Batches { batches: 2, writes: 7 });
+    metrics.batches(|| Batches { batches: 2, writes: 7, statements: 9 });
     bench.run("k", "body", done()).await;
     let text = bench.text();
     assert_eq!(value(&text, "api_idempotency_in_flight"), 1.0);

@@ -112,6 +112,8 @@ pub struct Batches {
     pub batches: u64,
     /// Writes that were answered by them.
     pub writes: u64,
+    /// Statements that were sent to a server, for whatever reason.
+    pub statements: u64,
 }
 
 /// Metrics that could not be set up.
@@ -305,9 +307,12 @@ impl Shared {
 
     fn instrument_batches(self: &Arc<Self>, meter: &Meter) {
         type Read = fn(Batches) -> u64;
-        let counters: [(&str, &str, Read); 2] = [
+        let counters: [(&str, &str, Read); 3] = [
             ("api_idempotency_store_batches", "Commits of the store", |seen| seen.batches),
             ("api_idempotency_store_writes", "Writes that the store's commits answered", |seen| seen.writes),
+            ("api_idempotency_store_statements", "Statements that were sent to the store's server", |seen| {
+                seen.statements
+            }),
         ];
         for (name, help, read) in counters {
             let shared = Arc::downgrade(self);
@@ -326,7 +331,7 @@ impl Shared {
             .with_description("Writes in one commit of the store, on average since the start")
             .with_callback(move |seen| {
                 let Some(shared) = shared.upgrade() else { return };
-                let Batches { batches, writes } = shared.read_batches();
+                let Batches { batches, writes, .. } = shared.read_batches();
                 // Before the first commit there is no average, and a gauge has no better word for it.
                 seen.observe(writes as f64 / batches.max(1) as f64, &[]);
             })

@@ -17,7 +17,7 @@ async fn a_synchronous_standby_that_is_promoted_between_claim_and_completion_has
     let (first, second) = (primary.port(), standby.server().port());
     let (user, rest) = database.split_once('@').unwrap();
     let name = rest.split_once('/').unwrap().1;
-    let store = format!("{user}@127.0.0.1:{first},127.0.0.1:{second}/{name}?target_session_attrs=read-write");
+    let store = format!("{user}@127.0.0.1:{first},127.0.0.1:{second}/{name}");
     let gateway = start(&store, folder.path(), &ledger);
     let before = gateway.send(Request::charge("before").header("x-answer", "kept")).await;
     assert_eq!(before.status, 201, "{before:?}");
