@@ -81,7 +81,7 @@ async fn a_cache_that_is_flushed_and_killed_under_load_costs_only_calls_of_the_s
             })
         })
         .collect();
-    let quarter = (KEYS * ROUNDS / 4) as u32;
+    let quarter = u32::try_from(KEYS * ROUNDS / 4).unwrap();
     for act in ["flush", "kill"] {
         done.acquire_many(quarter).await.unwrap().forget();
         if act == "flush" {

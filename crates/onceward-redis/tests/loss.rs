@@ -261,7 +261,7 @@ async fn a_flush_under_load_executes_nothing_twice() {
         })
         .collect();
     // Enough was executed for retries to be under way, and half is left.
-    executed.acquire_many(KEYS as u32 / 2).await.unwrap().forget();
+    executed.acquire_many(u32::try_from(KEYS / 2).unwrap()).await.unwrap().forget();
     server.cli(&["flushall"]);
     for task in tasks {
         task.await.unwrap();
