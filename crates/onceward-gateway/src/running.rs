@@ -105,7 +105,7 @@ impl Running {
             .observer(Arc::new(All(all)))
             .sweeping(Sweeping { expiry: settings.expiry, ..Sweeping::default() })
             .limits(engine_limits(&settings));
-        if let Some(cache) = stores::cache(&settings).await? {
+        if let Some(cache) = stores::cache(&settings) {
             options = options.shared_cache(cache);
         }
         let engine = Engine::open(metrics.measured(store.store()), identity, options).await.map_err(unopened)?;

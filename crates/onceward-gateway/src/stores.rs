@@ -90,12 +90,9 @@ impl Opened {
     }
 }
 
-/// The cache that the configuration names. One that cannot be reached is no reason not to start: it is not needed.
-pub async fn cache(settings: &Settings) -> Result<Option<Arc<dyn SharedCache>>, Failure> {
-    match &settings.cache {
-        None => Ok(None),
-        Some(url) => Ok(Some(Arc::new(RedisCache::connect(url).await?))),
-    }
+/// The cache that the configuration names. It connects by itself: one that cannot be reached is no reason not to start.
+pub fn cache(settings: &Settings) -> Option<Arc<dyn SharedCache>> {
+    settings.cache.as_ref().map(|url| Arc::new(RedisCache::new(url.clone())) as Arc<dyn SharedCache>)
 }
 
 impl From<onceward_sqlite::Statistics> for Batches {

@@ -7,7 +7,7 @@ mod support;
 use std::sync::{Arc, OnceLock};
 
 use onceward::store::Store;
-use onceward_postgres::{Level, OpenError, Options, PostgresStore, PostgresUrl, examine, migrate};
+use onceward_postgres::{OpenError, Options, PostgresStore, PostgresUrl, examine, migrate};
 use onceward_testkit::conformance::Specimen;
 use onceward_testkit::servers::{PgBouncer, Postgres, PostgresOptions};
 use onceward_testkit::{VirtualClock, sample};
@@ -38,8 +38,8 @@ mod pooled {
         let text = format!("{}?schema={}", bouncer().url(name()), schema());
         let found = examine(&PostgresUrl::parse(&text).unwrap()).await.unwrap();
         let pooler = found.iter().find(|finding| finding.subject == "pooler").unwrap();
-        assert_eq!(pooler.level, Level::Warning, "{pooler:?}");
-        assert!(pooler.meaning.contains("prepared=off"), "{pooler:?}");
+        assert_eq!(pooler.health, Health::Warning, "{pooler:?}");
+        assert!(pooler.text.contains("prepared=off"), "{pooler:?}");
     }
 }
 
@@ -128,19 +128,19 @@ async fn a_server_without_tls_is_refused_where_it_is_required() {
 #[tokio::test]
 async fn a_durable_server_is_found_good_and_a_careless_one_is_told_what_it_risks() {
     let url = PostgresUrl::parse(&format!("{}?schema={}", database(), schema())).unwrap();
-    let level = |findings: &[onceward_postgres::Finding], subject: &str| {
-        findings.iter().find(|finding| finding.subject == subject).map(|finding| finding.level)
+    let level = |findings: &[Finding], subject: &str| {
+        findings.iter().find(|finding| finding.subject == subject).map(|finding| finding.health)
     };
     let before = examine(&url).await.unwrap();
-    assert_eq!(level(&before, "schema"), Some(Level::Problem));
+    assert_eq!(level(&before, "schema"), Some(Health::Problem));
     put(&open(&url, Options::default()).await, sample::id(1), None, sample::record("k")).await;
     let good = examine(&url).await.unwrap();
     for subject in
         ["fsync", "full_page_writes", "synchronous_commit", "clock", "pooler", "server version", "schema"]
     {
-        assert_eq!(level(&good, subject), Some(Level::Good), "{subject}: {good:?}");
+        assert_eq!(level(&good, subject), Some(Health::Good), "{subject}: {good:?}");
     }
-    assert_eq!(level(&good, "synchronous_standby_names"), Some(Level::Warning));
+    assert_eq!(level(&good, "synchronous_standby_names"), Some(Health::Warning));
     let settings = [("fsync", "off"), ("full_page_writes", "off"), ("synchronous_commit", "off")];
     let careless = Postgres::start_with(&PostgresOptions {
         settings: settings.map(|(name, value)| (name.to_owned(), value.to_owned())).to_vec(),
@@ -148,7 +148,7 @@ async fn a_durable_server_is_found_good_and_a_careless_one_is_told_what_it_risks
     });
     let found = examine(&PostgresUrl::parse(&careless.create_database()).unwrap()).await.unwrap();
     for (subject, _) in settings {
-        assert_eq!(level(&found, subject), Some(Level::Problem), "{subject}: {found:?}");
+        assert_eq!(level(&found, subject), Some(Health::Problem), "{subject}: {found:?}");
     }
 }
 

@@ -24,6 +24,7 @@
 //! # }
 //! ```
 
+mod cache;
 mod cursor;
 mod error;
 mod examine;
@@ -40,6 +41,7 @@ mod store;
 mod url;
 mod watch;
 
+pub use cache::RedisCache;
 pub use error::OpenError;
 pub use examine::examine;
 pub use options::{FirstUse, Options};

@@ -2,6 +2,11 @@
 //! command can have been sent. A cluster's are the library's, which asks another node again by itself; a swap that is asked
 //! twice meets its own record, so that is safe, but whatever fails there may have been carried out.
 
+#![expect(
+    clippy::wildcard_enum_match_arm,
+    reason = "the library's enums grow; what is not known here is never an answer"
+)]
+
 use std::sync::{Mutex, PoisonError};
 
 use redis::aio::MultiplexedConnection;
@@ -19,7 +24,7 @@ use crate::url::{RedisUrl, Topology};
 const CLUSTER_RETRIES: u32 = 3;
 
 pub(crate) enum Link {
-    Single(Single),
+    Single(Box<Single>),
     Cluster(ClusterConnection),
 }
 
@@ -54,7 +59,7 @@ impl Link {
                 let client = Client::open(url.info.clone()).map_err(failed)?;
                 let single = Single { client, config, line: Mutex::default() };
                 single.connect().await?;
-                Ok(Self::Single(single))
+                Ok(Self::Single(Box::new(single)))
             }
             Topology::Cluster => {
                 let client = ClusterClientBuilder::new([url.info.clone()])

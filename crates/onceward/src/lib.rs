@@ -39,9 +39,9 @@ pub mod time;
 
 pub use claim::{Claim, ClaimError};
 pub use engine::{
-    By, Claimed, Engine, EngineError, EngineOptions, IdentityChange, IdentityRefused, Limits, Observation,
-    Observer, OpenError, Operated, Operation, OptionsError, Ran, Reservation, Settled, SweepReport, Sweeping,
-    Tenure, Traced,
+    By, CacheError, CacheFuture, Claimed, Engine, EngineError, EngineOptions, IdentityChange,
+    IdentityRefused, Limits, Observation, Observer, OpenError, Operated, Operation, OptionsError, Ran,
+    Reservation, Settled, SharedCache, SweepReport, Sweeping, Tenure, Traced,
 };
 pub use entropy::{EntropyUnavailable, Instance, OwnerToken, random_bytes};
 pub use event::Refusal;

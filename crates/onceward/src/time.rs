@@ -33,6 +33,12 @@ impl Timestamp {
         Self::from_micros(self.0.saturating_add(micros))
     }
 
+    /// This time less a while; not before 1970.
+    pub(crate) fn before(self, duration: Duration) -> Self {
+        let micros = u64::try_from(duration.as_micros()).unwrap_or(u64::MAX);
+        Self(self.0.saturating_sub(micros))
+    }
+
     /// How long after `earlier` this is; zero where it is not after.
     pub const fn since(self, earlier: Self) -> Duration {
         Duration::from_micros(self.0.saturating_sub(earlier.0))

@@ -242,7 +242,7 @@ impl Inner {
 
     fn applied(&self, id: RecordId, told: Told, believed: Believed, wrote: Wrote) -> Applied {
         let Told { answer, notice, from } = told;
-        let Believed { stamped, asked, .. } = believed;
+        let Believed { stamped, moment, asked } = believed;
         let route = stamped.as_ref().map_or("", |stamped| stamped.record.subject.route.as_str());
         match notice {
             Some(Notice::Contradiction) => self.observe(route, id, Observation::Contradiction),
@@ -258,6 +258,9 @@ impl Inner {
         }
         if let (Some(stamped), Some(asked)) = (&stamped, asked) {
             self.cache.keep(id, &stamped.record, asked);
+            if let Some(shared) = &self.shared {
+                shared.offer(id, &stamped.record, moment.now.before(instant().duration_since(asked)));
+            }
         }
         Applied { answer, stamped, from, wrote }
     }

@@ -66,8 +66,12 @@ impl Cache {
     /// Keeps a record if it is completed. It is believed from when the store was asked, not from when it answered: the
     /// record may have changed while the answer was on its way.
     pub(crate) fn keep(&self, id: RecordId, record: &Record, asked: Instant) {
+        self.keep_until(id, record, asked + self.revalidate);
+    }
+
+    /// Keeps a record that somebody else read, for as long as their reading may be believed.
+    pub(crate) fn keep_until(&self, id: RecordId, record: &Record, believed_until: Instant) {
         if matches!(record.state, State::Completed { .. }) {
-            let believed_until = asked + self.revalidate;
             // Only the answer is needed here; what else hangs on the record would not be weighed.
             let record = Record { recovery_point: None, evidence: None, verdict: None, ..record.clone() };
             self.kept.insert(id, Cached { record: Arc::new(record), believed_until });

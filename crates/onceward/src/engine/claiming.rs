@@ -11,7 +11,7 @@ use super::observe::Observation;
 use super::reservation::{Held, Reservation};
 use super::{Claimed, Engine, EngineError, Inner, Ran, Stage};
 use crate::claim::Claim;
-use crate::event::{Answer, Decision, Event, Refusal, Write};
+use crate::event::{Answer, Decision, Event, Moment, Refusal, Write};
 use crate::outcome::Outcome;
 use crate::record::{Record, State, Terms};
 use crate::store::Version;
@@ -31,7 +31,7 @@ impl Engine {
     pub async fn claim(&self, claim: Claim) -> Result<Claimed, EngineError> {
         let inner = self.inner.clone();
         let id = inner.id_of(&claim);
-        if let Some(Ran::Replayed { reply, expires_at }) = inner.replay_from_cache(id, &claim) {
+        if let Some(Ran::Replayed { reply, expires_at }) = inner.replay_from_caches(id, &claim).await {
             return Ok(Claimed::Replay { reply, expires_at });
         }
         inner.accepting()?;
@@ -137,16 +137,29 @@ impl Inner {
         self.identity.id_of(&claim.scope, &claim.key)
     }
 
-    /// An answer that costs no read: a replay, or the refusal of another request under a completed key.
-    pub(super) fn replay_from_cache(&self, id: RecordId, claim: &Claim) -> Option<Ran> {
+    /// An answer that costs the store nothing: a replay, or the refusal of another request under a completed key.
+    pub(super) async fn replay_from_caches(&self, id: RecordId, claim: &Claim) -> Option<Ran> {
         let moment = self.store_clock.estimate()?;
-        let record = self.cache.get(id, moment)?;
+        if let Some(record) = self.cache.get(id, moment) {
+            return self.replay_of(id, claim, &record, moment);
+        }
+        let shared = self.shared.as_ref()?;
+        let (record, as_of) = shared.get(id).await?;
+        // Looked at again: the answer took a while, in which this machine may have slept.
+        let moment = self.store_clock.estimate()?;
+        let left = shared.believed_for(as_of, moment.now)?;
+        record.published_expiry().filter(|expiry| *expiry > moment.now)?;
+        self.cache.keep_until(id, &record, instant() + left);
+        self.replay_of(id, claim, &record, moment)
+    }
+
+    fn replay_of(&self, id: RecordId, claim: &Claim, record: &Record, moment: Moment) -> Option<Ran> {
         let owner = record.owner;
-        let step = (self.machine)(Some(&record), moment, &Event::Claim { claim, owner, label: "" });
+        let step = (self.machine)(Some(record), moment, &Event::Claim { claim, owner, label: "" });
         match (step.write, step.answer) {
             (Write::Keep, Answer::Decision(Decision::Replay(reply))) => {
                 self.observe(&claim.route, id, Observation::ReplayedFromCache);
-                Some(Ran::Replayed { reply, expires_at: promised(&record) })
+                Some(Ran::Replayed { reply, expires_at: promised(record) })
             }
             (Write::Keep, Answer::Decision(Decision::Refuse(Refusal::Mismatch))) => {
                 self.observe(&claim.route, id, Observation::Mismatch);

@@ -53,12 +53,21 @@ pub enum IdentityRefused {
     Store(#[from] StoreError),
 }
 
-/// Recognises or adds this identity, and tells the store's time.
+/// What a store tells about itself when it is opened.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Recognised {
+    /// Its time.
+    pub now: Timestamp,
+    /// When it was first used, which tells it from every other store with the same ids.
+    pub since: Timestamp,
+}
+
+/// Recognises or adds this identity.
 pub(super) async fn verify(
     store: &dyn Store,
     identity: &Identity,
     change: IdentityChange,
-) -> Result<Timestamp, IdentityRefused> {
+) -> Result<Recognised, IdentityRefused> {
     let mut seen = store.load(RecordId::IDENTITY).await?;
     for _ in 0..CONFLICTS_MAX {
         let Seen { now, record } = seen;
@@ -66,12 +75,13 @@ pub(super) async fn verify(
             Some(stamped) => entries(&stamped.record)?,
             None => &[],
         };
+        let since = record.as_ref().map_or(now, |stamped| stamped.record.created_at);
         let Some(next) = admit(known, identity, change)? else {
-            return Ok(now);
+            return Ok(Recognised { now, since });
         };
         let version = record.as_ref().map(|stamped| stamped.version);
-        match store.swap(RecordId::IDENTITY, version, remembered(now, next)).await {
-            Ok(Swapped::Applied { now, .. }) => return Ok(now),
+        match store.swap(RecordId::IDENTITY, version, remembered(now, since, next)).await {
+            Ok(Swapped::Applied { now, .. }) => return Ok(Recognised { now, since }),
             Ok(Swapped::Conflict(winner)) => seen = winner,
             Err(StoreError::Ambiguous { .. }) => seen = store.load(RecordId::IDENTITY).await?,
             Err(error) => return Err(error.into()),
@@ -128,13 +138,13 @@ fn entries(record: &Record) -> Result<&[u8], StoreError> {
 }
 
 /// The list in the dress of a record that never expires, so that stores need no fifth method for it.
-fn remembered(now: Timestamp, entries: Vec<u8>) -> Record {
+fn remembered(now: Timestamp, since: Timestamp, entries: Vec<u8>) -> Record {
     let fence = Fence::next(None, now);
     Record {
         subject: Subject { scope: String::new(), key: String::new(), route: "onceward.identity".to_owned() },
         fingerprint: Fingerprint::of_bytes(b"onceward.identity"),
         terms: Terms::default(),
-        created_at: now,
+        created_at: since,
         opened: fence,
         origin: fence,
         fence,

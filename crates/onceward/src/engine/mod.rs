@@ -2,7 +2,7 @@
 //!
 //! [`Engine::run`] protects one piece of work. What happens to a claim, in order:
 //!
-//! 1. A completed record in memory answers at once.
+//! 1. A completed record in memory answers at once; one in a shared cache, if there is one, almost.
 //! 2. Too many executions already: shed, before anything is claimed.
 //! 3. From here on everything is detached from the caller, who may go away without harm.
 //! 4. The claim is swapped into the store; for a fresh key that is one call. A conflict brings the record that stands
@@ -23,6 +23,7 @@ mod operate;
 mod options;
 mod reservation;
 mod running;
+mod shared;
 mod sweep;
 
 use std::fmt;
@@ -37,12 +38,15 @@ pub use self::observe::{Observation, Observer, Traced};
 pub use self::operate::{By, Operated, Settled};
 pub use self::options::{EngineOptions, IdentityChange, Limits, OptionsError, Sweeping};
 pub use self::reservation::{Operation, Reservation, Tenure};
+pub use self::shared::{CacheError, CacheFuture, SharedCache};
 pub use self::sweep::SweepReport;
 
 use self::apply::Start;
 use self::attach::{Pace, Running, Woken};
 use self::cache::Cache;
 use self::clock::StoreClock;
+use self::identity::Recognised;
+use self::shared::Shared;
 use crate::claim::Claim;
 use crate::entropy::Instance;
 use crate::event::Refusal;
@@ -129,6 +133,7 @@ struct Inner {
     machine: options::Machine,
     store_clock: StoreClock,
     cache: Cache,
+    shared: Option<Shared>,
     running: Arc<Running>,
     /// The same, until what they brought is stored or given up.
     tenures: Arc<Running>,
@@ -259,7 +264,7 @@ impl Engine {
     ) -> Result<Self, OpenError> {
         options.check()?;
         let sent = instant();
-        let now = identity::verify(&*store, &identity, options.identity_change).await?;
+        let Recognised { now, since } = identity::verify(&*store, &identity, options.identity_change).await?;
         let limits = options.limits;
         let inner = Inner {
             store,
@@ -270,6 +275,7 @@ impl Engine {
             machine: options.machine,
             store_clock: StoreClock::new(options.clock),
             cache: Cache::new(limits.cache_bytes, limits.cache_revalidate, options.instance.name()),
+            shared: options.shared_cache.map(|cache| Shared::start(cache, limits.cache_revalidate, since)),
             running: Arc::default(),
             tenures: Arc::default(),
             executions: Arc::new(Semaphore::new(limits.executions.min(Semaphore::MAX_PERMITS))),
@@ -299,7 +305,7 @@ impl Engine {
     {
         let inner = &self.inner;
         let id = inner.id_of(&claim);
-        if let Some(ran) = inner.replay_from_cache(id, &claim) {
+        if let Some(ran) = inner.replay_from_caches(id, &claim).await {
             return Ok(ran);
         }
         let deadline = instant() + claim.timing.attach;

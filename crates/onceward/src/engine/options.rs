@@ -5,6 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::observe::{Observer, Traced};
+use super::shared::SharedCache;
 use crate::event::{Event, Expiry, Moment, Step};
 use crate::machine;
 use crate::record::Record;
@@ -22,6 +23,7 @@ pub struct EngineOptions {
     pub(crate) observer: Arc<dyn Observer>,
     pub(crate) clock: Arc<dyn Clock>,
     pub(crate) machine: Machine,
+    pub(crate) shared_cache: Option<Arc<dyn SharedCache>>,
 }
 
 impl fmt::Debug for EngineOptions {
@@ -51,6 +53,7 @@ impl EngineOptions {
             observer: Arc::new(Traced),
             clock: Arc::new(SystemClock),
             machine: Arc::new(machine::step),
+            shared_cache: None,
         }
     }
 
@@ -81,6 +84,13 @@ impl EngineOptions {
     /// Sets this machine's wall clock, which only tells whether the process slept between a claim and its work.
     pub fn clock(mut self, clock: Arc<dyn Clock>) -> Self {
         self.clock = clock;
+        self
+    }
+
+    /// Shares completed records with other engines, so that their replays cost the store nothing either. All of them should
+    /// have the same [`Limits::cache_revalidate`].
+    pub fn shared_cache(mut self, cache: Arc<dyn SharedCache>) -> Self {
+        self.shared_cache = Some(cache);
         self
     }
 

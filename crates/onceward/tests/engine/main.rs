@@ -9,6 +9,7 @@ mod limits;
 mod operating;
 mod regressions;
 mod running;
+mod shared;
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};

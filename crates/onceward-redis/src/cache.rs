@@ -1,0 +1,125 @@
+//! Redis as a cache of completed records, in front of another store.
+
+#![expect(
+    clippy::wildcard_enum_match_arm,
+    reason = "the library's enums grow; what is not known here is never an answer"
+)]
+
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use onceward::{CacheError, CacheFuture, RecordId, SharedCache};
+use redis::{Cmd, Value};
+
+use crate::error::Failure;
+use crate::link::Link;
+use crate::options::Options;
+use crate::url::RedisUrl;
+
+/// A shared replay cache: never the authority, so losing it, or parts of it, costs reads of the store and nothing else.
+///
+/// Any `maxmemory-policy` will do; `allkeys-lru` is a good one. Entries are what the store holds, answers with their
+/// headers and bodies: guard this Redis as you guard the store. Give each store a prefix of its own.
+///
+/// ```no_run
+/// # async fn example(store: std::sync::Arc<dyn onceward::store::Store>) -> Result<(), Box<dyn std::error::Error>> {
+/// use std::sync::Arc;
+/// use onceward::{Engine, EngineOptions, Identity};
+/// use onceward_redis::RedisCache;
+///
+/// let cache = RedisCache::new("redis://127.0.0.1:6379?prefix=orders".parse()?);
+/// let options = EngineOptions::new()?.shared_cache(Arc::new(cache));
+/// let engine = Engine::open(store, Identity::new("default", "authorization")?, options).await?;
+/// # Ok(())
+/// # }
+/// ```
+#[derive(Clone)]
+pub struct RedisCache {
+    inner: Arc<Inner>,
+}
+
+struct Inner {
+    url: RedisUrl,
+    link: Mutex<Option<Arc<Link>>>,
+    connecting: AtomicBool,
+}
+
+/// A cache that answers later than this is not waited for anyway.
+const ANSWER_WITHIN: Duration = Duration::from_secs(1);
+
+impl RedisCache {
+    /// Connects when it is first used, and again when it must: a Redis that is away is no reason not to start. Used within
+    /// a tokio runtime with time and network.
+    pub fn new(url: RedisUrl) -> Self {
+        Self { inner: Arc::new(Inner { url, link: Mutex::default(), connecting: AtomicBool::new(false) }) }
+    }
+
+    async fn send(&self, command: Cmd) -> Result<Value, CacheError> {
+        let Some(link) = self.inner.connected() else {
+            self.inner.clone().connect_in_the_background();
+            return Err(CacheError { reason: format!("{} is not connected yet", self.inner.url) });
+        };
+        link.send(&command).await.map_err(|failure: Failure| CacheError { reason: failure.reason() })
+    }
+
+    fn key(&self, id: RecordId) -> String {
+        format!("{}:c:{id}", self.inner.url.prefix())
+    }
+}
+
+impl Inner {
+    fn connected(&self) -> Option<Arc<Link>> {
+        let link = self.link.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        link.filter(|link| match &**link {
+            Link::Single(single) => single.is_connected(),
+            Link::Cluster(_) => true,
+        })
+    }
+
+    fn connect_in_the_background(self: Arc<Self>) {
+        if self.connecting.swap(true, Ordering::AcqRel) {
+            return;
+        }
+        tokio::spawn(async move {
+            let options = Options { answer_within: ANSWER_WITHIN, ..Options::default() };
+            match Link::connect(&self.url, &options).await {
+                Ok(link) => {
+                    *self.link.lock().unwrap_or_else(PoisonError::into_inner) = Some(Arc::new(link));
+                    tracing::info!(cache = %self.url, "connected to the shared cache");
+                }
+                Err(failure) => {
+                    tracing::warn!(cache = %self.url, reason = failure.reason(), "the shared cache is away");
+                }
+            }
+            self.connecting.store(false, Ordering::Release);
+        });
+    }
+}
+
+impl SharedCache for RedisCache {
+    fn get(&self, id: RecordId) -> CacheFuture<'_, Option<Vec<u8>>> {
+        Box::pin(async move {
+            let mut command = redis::cmd("GET");
+            command.arg(self.key(id));
+            match self.send(command).await? {
+                Value::BulkString(bytes) => Ok(Some(bytes)),
+                _ => Ok(None),
+            }
+        })
+    }
+
+    fn put(&self, id: RecordId, entry: Vec<u8>, keep: Duration) -> CacheFuture<'_, ()> {
+        Box::pin(async move {
+            let mut command = redis::cmd("SET");
+            command.arg(self.key(id)).arg(entry).arg("PX").arg(keep.as_millis().max(1).to_string());
+            self.send(command).await.map(drop)
+        })
+    }
+}
+
+impl std::fmt::Debug for RedisCache {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("RedisCache").field("url", &self.inner.url).finish_non_exhaustive()
+    }
+}
