@@ -21,7 +21,8 @@ const CC: Need = Need {
     why: "SQLite is compiled from its source, and a test makes a disk fail with a small C library",
 };
 
-const CURL: Need = Need {
+/// Reads a gateway's metrics too.
+pub const CURL: Need = Need {
     program: "curl",
     packages: &["curl"],
     why: "a test pastes the lines that the demo and the README print",
@@ -48,13 +49,8 @@ pub const WRK: Need = Need { program: "wrk", packages: &["wrk"], why: "it makes 
 
 /// Installs what is missing, then runs every test.
 pub fn run() -> Done {
-    install_missing(&[CC, CURL, REDIS])?;
-    if !Path::new("/usr/sbin/pgbouncer").exists() {
-        install_missing(&[PGBOUNCER])?;
-    }
-    if !has_postgres() {
-        install_missing(&[POSTGRES])?;
-    }
+    install_missing(&[CC, CURL])?;
+    install_servers()?;
     if std::env::var_os("ONCEWARD_VECTORS").is_none() {
         println!(
             "ONCEWARD_VECTORS is not set: the tests against public vectors will say what they did not check."
@@ -64,6 +60,18 @@ pub fn run() -> Done {
     let server = Postgres::start();
     let address = format!("postgres://postgres@127.0.0.1:{}", server.port());
     run_command(cargo(&["test", "--workspace", "--locked"]).env("ONCEWARD_TEST_POSTGRES", address))
+}
+
+/// Installs the database servers that are not there.
+pub fn install_servers() -> Done {
+    install_missing(&[REDIS])?;
+    if !Path::new("/usr/sbin/pgbouncer").exists() {
+        install_missing(&[PGBOUNCER])?;
+    }
+    if !has_postgres() {
+        install_missing(&[POSTGRES])?;
+    }
+    Ok(())
 }
 
 fn has_postgres() -> bool {

@@ -108,7 +108,8 @@ impl Running {
         if let Some(cache) = stores::cache(&settings) {
             options = options.shared_cache(cache);
         }
-        let engine = Engine::open(metrics.measured(store.store()), identity, options).await.map_err(unopened)?;
+        let engine =
+            Engine::open(metrics.measured(store.store()), identity, options).await.map_err(unopened)?;
         let layer = layer(&engine, &settings)?;
         let gateway = Gateway::new(layer, proxy, metrics.clone(), tracer.clone());
 

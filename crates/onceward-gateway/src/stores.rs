@@ -37,7 +37,9 @@ impl Opened {
                 );
                 Self::Memory(Arc::default())
             }
-            StoreUrl::Sqlite(path) => Self::Sqlite(SqliteStore::open(path, onceward_sqlite::Options::default())?),
+            StoreUrl::Sqlite(path) => {
+                Self::Sqlite(SqliteStore::open(path, onceward_sqlite::Options::default())?)
+            }
             StoreUrl::Postgres(url) => {
                 let options = onceward_postgres::Options {
                     migrate: Migrate::Apply,

@@ -222,13 +222,11 @@ fn schema(found: Option<i32>) -> Finding {
         Some(found) if found > KNOWN => {
             finding("schema", shown, Health::Problem, "a newer Onceward made it: run the newer version")
         }
-        Some(_) | None => {
-            finding(
-                "schema",
-                shown,
-                Health::Warning,
-                "the tables are missing or old: run `onceward migrate`, or let `onceward serve` make them when it starts",
-            )
-        }
+        Some(_) | None => finding(
+            "schema",
+            shown,
+            Health::Warning,
+            "the tables are missing or old: run `onceward migrate`, or let `onceward serve` make them when it starts",
+        ),
     }
 }

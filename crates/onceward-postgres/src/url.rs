@@ -5,8 +5,8 @@ use std::path::PathBuf;
 use std::str::FromStr;
 use std::time::Duration;
 
-use percent_encoding::percent_decode_str;
 use crate::Batching;
+use percent_encoding::percent_decode_str;
 use tokio_postgres::config::{Host, SslMode, TargetSessionAttrs};
 
 /// Which engine speaks PostgreSQL's protocol there. They differ in how tables are made, and in what one statement may do.

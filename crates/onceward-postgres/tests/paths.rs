@@ -6,7 +6,7 @@ mod support;
 
 use std::sync::{Arc, OnceLock};
 
-use onceward::store::Store;
+use onceward::store::{Finding, Health, Store};
 use onceward_postgres::{OpenError, Options, PostgresStore, PostgresUrl, examine, migrate};
 use onceward_testkit::conformance::Specimen;
 use onceward_testkit::servers::{PgBouncer, Postgres, PostgresOptions};

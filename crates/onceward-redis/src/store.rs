@@ -73,7 +73,9 @@ impl RedisStore {
         let unavailable =
             |failure: Failure| OpenError::Unavailable { server: server.clone(), reason: failure.reason() };
         let link = Link::connect(url, &options).await.map_err(unavailable)?;
-        for Finding { health, subject: setting, text } in examine::look(&link, url).await.map_err(unavailable)? {
+        for Finding { health, subject: setting, text } in
+            examine::look(&link, url).await.map_err(unavailable)?
+        {
             match health {
                 Health::Good => {}
                 Health::Warning => tracing::warn!(%server, setting, "{text}"),

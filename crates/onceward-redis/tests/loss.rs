@@ -8,12 +8,12 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-use onceward::store::{Stamped, Store, StoreError, Swapped, Version};
+use onceward::store::{Health, Stamped, Store, StoreError, Swapped, Version};
 use onceward::{
     Claim, Engine, EngineOptions, Fingerprint, Identity, Key, Limits, Outcome, Ran, Record, RecordId, Reply,
     Scope,
 };
-use onceward_redis::{FirstUse, Level, OpenError, Options, RedisStore, RedisUrl, examine};
+use onceward_redis::{FirstUse, OpenError, Options, RedisStore, RedisUrl, examine};
 use onceward_testkit::sample;
 use onceward_testkit::servers::{RedisCluster, RedisServer};
 
@@ -145,7 +145,7 @@ async fn with_appendfsync_always_a_killed_server_loses_nothing_that_was_answered
     }
     assert_eq!(store.loss(), None);
     let findings = examine(&url(&server)).await.unwrap();
-    assert!(findings.iter().all(|finding| finding.level == Level::Good), "{findings:?}");
+    assert!(findings.iter().all(|finding| finding.health == Health::Good), "{findings:?}");
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -158,7 +158,7 @@ async fn a_server_that_evicts_is_refused_with_the_setting_to_change() {
     assert!(
         findings
             .iter()
-            .any(|finding| finding.level == Level::Problem && finding.setting == "maxmemory-policy")
+            .any(|finding| finding.health == Health::Problem && finding.subject == "maxmemory-policy")
     );
 }
 

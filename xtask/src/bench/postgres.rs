@@ -28,7 +28,8 @@ struct Counted {
 }
 
 pub fn run(options: &Options) -> Done {
-    test::install_missing(&[test::WRK, test::CURL, test::POSTGRES, test::REDIS])?;
+    test::install_missing(&[test::WRK, test::CURL])?;
+    test::install_servers()?;
     run_command(&mut cargo(&["build", "--quiet", "--release", "--package", "onceward-gateway"]))?;
     let folder = tempfile::tempdir()?;
     let xtask = std::env::current_exe()?;

@@ -181,7 +181,9 @@ pub fn path_in(store: &StoreUrl, listen: SocketAddr, runtime: Option<&Path>) -> 
             name.push(".token");
             Some(name.into())
         }
-        StoreUrl::Memory | StoreUrl::Postgres(_) | StoreUrl::Redis(_) => Some(runtime?.join(format!("onceward-{}.token", listen.port()))),
+        StoreUrl::Memory | StoreUrl::Postgres(_) | StoreUrl::Redis(_) => {
+            Some(runtime?.join(format!("onceward-{}.token", listen.port())))
+        }
     }
 }
 

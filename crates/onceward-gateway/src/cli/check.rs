@@ -202,8 +202,7 @@ async fn identity(store: Arc<dyn Store>, settings: &Settings) -> Result<(), Stri
     };
     let options =
         EngineOptions::new().map_err(|error| error.to_string())?.identity_change(IdentityChange::Refuse);
-    let engine =
-        Engine::open(store, identity, options).await.map_err(|error| error.to_string())?;
+    let engine = Engine::open(store, identity, options).await.map_err(|error| error.to_string())?;
     engine.shut_down(Duration::ZERO).await;
     Ok(())
 }

@@ -24,7 +24,9 @@ fn refused(text: impl Into<String>) -> Failure {
 }
 
 fn not_postgres() -> Failure {
-    refused("only a PostgreSQL store has tables to migrate: name one with --store postgres://… or in the file")
+    refused(
+        "only a PostgreSQL store has tables to migrate: name one with --store postgres://… or in the file",
+    )
 }
 
 /// The statements, without a look at the database.
@@ -50,7 +52,9 @@ pub(super) async fn migrate(store: &StoreUrl) -> Result<Done, Failure> {
 /// The operator knows that keys were lost, and wants to go on without them.
 pub(super) async fn accept_loss(store: &StoreUrl) -> Result<Done, Failure> {
     let StoreUrl::Redis(url) = store else {
-        return Err(refused("only a Redis store can lose keys without an error: name one with --store redis://…"));
+        return Err(refused(
+            "only a Redis store can lose keys without an error: name one with --store redis://…",
+        ));
     };
     RedisStore::accept_loss(url).await.map_err(|error| refused(error.to_string()))?;
     let text = format!(

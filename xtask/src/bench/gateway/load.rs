@@ -57,7 +57,8 @@ pub fn load(
         let line = text.lines().find_map(|line| line.trim().strip_prefix(name)).map(str::trim);
         line.ok_or_else(|| format!("wrk did not print {name:?}:\n{text}"))
     };
-    let requests = text.lines().find_map(|line| line.trim().split_once(" requests in ")).map(|(count, _)| count);
+    let requests =
+        text.lines().find_map(|line| line.trim().split_once(" requests in ")).map(|(count, _)| count);
     Ok(Seen {
         requests: requests.ok_or("wrk did not print how many requests there were")?.parse()?,
         per_second: value("Requests/sec:")?.parse()?,

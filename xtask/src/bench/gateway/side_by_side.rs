@@ -27,7 +27,8 @@ impl Process {
     /// A counter of a gateway, over all its labels.
     pub fn counter(&self, name: &str) -> Result<f64, Failure> {
         let admin = self.admin.ok_or("the program has no admin listener")?;
-        let output = Command::new("curl").args(["--silent", "--fail", &format!("http://{admin}/metrics")]).output()?;
+        let output =
+            Command::new("curl").args(["--silent", "--fail", &format!("http://{admin}/metrics")]).output()?;
         let text = String::from_utf8(output.stdout)?;
         let values = text.lines().filter(|line| line.split(['{', ' ']).next() == Some(name));
         Ok(values.filter_map(|line| line.rsplit(' ').next()?.parse::<f64>().ok()).sum())

@@ -32,7 +32,8 @@ pub(super) async fn redis(url: &RedisUrl, settings: &Settings, report: &mut Repo
     if told(report, "store", onceward_redis::examine(url).await) == Told::Unusable {
         return;
     }
-    let options = onceward_redis::Options { first_use: onceward_redis::FirstUse::Refuse, ..Default::default() };
+    let options =
+        onceward_redis::Options { first_use: onceward_redis::FirstUse::Refuse, ..Default::default() };
     match RedisStore::connect(url, options).await {
         Ok(store) => contents(Arc::new(store), settings, report).await,
         Err(error) => report.say(Level::Error, "store", error.to_string()),
@@ -53,7 +54,11 @@ enum Told {
     Unusable,
 }
 
-fn told<E: std::fmt::Display>(report: &mut Report, about: &'static str, found: Result<Vec<Finding>, E>) -> Told {
+fn told<E: std::fmt::Display>(
+    report: &mut Report,
+    about: &'static str,
+    found: Result<Vec<Finding>, E>,
+) -> Told {
     let findings = match found {
         Ok(findings) => findings,
         Err(error) => {

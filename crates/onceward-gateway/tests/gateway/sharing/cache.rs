@@ -2,8 +2,8 @@
 
 use onceward_testkit::servers::{RedisServer, shared_postgres};
 
-use super::on;
 use super::crowd::Crowd;
+use super::on;
 use crate::harness::Gateway;
 use crate::ledger::Ledger;
 

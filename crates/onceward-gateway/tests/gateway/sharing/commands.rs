@@ -50,7 +50,9 @@ fn check_says_what_the_servers_settings_mean_for_the_promise() {
     let store = server.create_database();
     drop(start(&store, folder.path(), &ledger));
     let upstream = format!("http://{}", ledger.address);
-    let check = || run(folder.path(), &["check", "--store", &store, "--upstream", &upstream, "--scope", "fixed:test"]);
+    let check = || {
+        run(folder.path(), &["check", "--store", &store, "--upstream", &upstream, "--scope", "fixed:test"])
+    };
     let (done, said) = check();
     assert!(done, "{said}");
     for word in ["synchronous_commit", "fsync", "full_page_writes", "synchronous_standby_names", "clock"] {
@@ -59,7 +61,10 @@ fn check_says_what_the_servers_settings_mean_for_the_promise() {
     server.sql("postgres", "ALTER SYSTEM SET synchronous_commit = off");
     server.sql("postgres", "SELECT pg_reload_conf()");
     let (_, said) = check();
-    assert!(said.lines().any(|line| !line.starts_with("ok") && line.contains("synchronous_commit")), "{said}");
+    assert!(
+        said.lines().any(|line| !line.starts_with("ok") && line.contains("synchronous_commit")),
+        "{said}"
+    );
 }
 
 #[test]

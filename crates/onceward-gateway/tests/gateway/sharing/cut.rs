@@ -11,7 +11,8 @@ const CUTS: [Cut; 4] = [Cut::Before, Cut::Sent, Cut::Answered { bytes: 0 }, Cut:
 /// A database whose URL leads through the wire.
 async fn database(server: &Postgres) -> (Wire, String) {
     let wire = Wire::to(server.port()).await;
-    let url = server.create_database().replace(&format!(":{}/", server.port()), &format!(":{}/", wire.port()));
+    let url =
+        server.create_database().replace(&format!(":{}/", server.port()), &format!(":{}/", wire.port()));
     (wire, url)
 }
 

@@ -7,7 +7,8 @@ use crate::harness::Request;
 use crate::ledger::Ledger;
 
 #[tokio::test]
-async fn a_synchronous_standby_that_is_promoted_between_claim_and_completion_has_the_claim_and_takes_the_answer() {
+async fn a_synchronous_standby_that_is_promoted_between_claim_and_completion_has_the_claim_and_takes_the_answer()
+ {
     let folder = tempfile::tempdir().unwrap();
     let ledger = Ledger::start(folder.path());
     let mut primary = Postgres::start();

@@ -59,7 +59,8 @@ async fn ten_thousand_concurrent_requests_with_one_key_over_two_gateways_charge_
     assert_eq!(told.recv().await, Some(201));
     // Whichever gateway did it, each replays it.
     for gateway in &gateways {
-        let request = Request::new("POST", "/charges").header("idempotency-key", "k").behave("hold=work").body("{}");
+        let request =
+            Request::new("POST", "/charges").header("idempotency-key", "k").behave("hold=work").body("{}");
         let replayed = gateway.send(request).await;
         assert!(replayed.is_replayed(), "{replayed:?}");
     }
