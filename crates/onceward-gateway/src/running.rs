@@ -105,7 +105,7 @@ impl Running {
             .observer(Arc::new(All(all)))
             .sweeping(Sweeping { expiry: settings.expiry, ..Sweeping::default() })
             .limits(engine_limits(&settings));
-        if let Some(cache) = stores::cache(&settings) {
+        if let Some(cache) = stores::cache(&settings).await {
             options = options.shared_cache(cache);
         }
         let engine =

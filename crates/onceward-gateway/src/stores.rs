@@ -92,9 +92,12 @@ impl Opened {
     }
 }
 
-/// The cache that the configuration names. It connects by itself: one that cannot be reached is no reason not to start.
-pub fn cache(settings: &Settings) -> Option<Arc<dyn SharedCache>> {
-    settings.cache.as_ref().map(|url| Arc::new(RedisCache::new(url.clone())) as Arc<dyn SharedCache>)
+/// The cache that the configuration names. One that cannot be reached is no reason not to start.
+pub async fn cache(settings: &Settings) -> Option<Arc<dyn SharedCache>> {
+    match &settings.cache {
+        Some(url) => Some(Arc::new(RedisCache::connected(url.clone()).await)),
+        None => None,
+    }
 }
 
 impl From<onceward_sqlite::Statistics> for Batches {

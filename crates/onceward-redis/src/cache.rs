@@ -55,6 +55,13 @@ impl RedisCache {
         Self { inner: Arc::new(Inner { url, link: Mutex::default(), connecting: AtomicBool::new(false) }) }
     }
 
+    /// The same, connected before it is first used. A Redis that is away is told of in the log, and asked for later.
+    pub async fn connected(url: RedisUrl) -> Self {
+        let cache = Self::new(url);
+        cache.inner.clone().connect().await;
+        cache
+    }
+
     async fn send(&self, command: Cmd) -> Result<Value, CacheError> {
         let Some(link) = self.inner.connected() else {
             self.inner.clone().connect_in_the_background();
@@ -78,22 +85,26 @@ impl Inner {
     }
 
     fn connect_in_the_background(self: Arc<Self>) {
+        if !self.connecting.load(Ordering::Acquire) {
+            tokio::spawn(self.connect());
+        }
+    }
+
+    async fn connect(self: Arc<Self>) {
         if self.connecting.swap(true, Ordering::AcqRel) {
             return;
         }
-        tokio::spawn(async move {
-            let options = Options { answer_within: ANSWER_WITHIN, ..Options::default() };
-            match Link::connect(&self.url, &options).await {
-                Ok(link) => {
-                    *self.link.lock().unwrap_or_else(PoisonError::into_inner) = Some(Arc::new(link));
-                    tracing::info!(cache = %self.url, "connected to the shared cache");
-                }
-                Err(failure) => {
-                    tracing::warn!(cache = %self.url, reason = failure.reason(), "the shared cache is away");
-                }
+        let options = Options { answer_within: ANSWER_WITHIN, ..Options::default() };
+        match Link::connect(&self.url, &options).await {
+            Ok(link) => {
+                *self.link.lock().unwrap_or_else(PoisonError::into_inner) = Some(Arc::new(link));
+                tracing::info!(cache = %self.url, "connected to the shared cache");
             }
-            self.connecting.store(false, Ordering::Release);
-        });
+            Err(failure) => {
+                tracing::warn!(cache = %self.url, reason = failure.reason(), "the shared cache is away");
+            }
+        }
+        self.connecting.store(false, Ordering::Release);
     }
 }
 

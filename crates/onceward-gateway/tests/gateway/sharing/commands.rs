@@ -80,8 +80,8 @@ fn check_explains_a_redis_that_could_lose_keys() {
 fn a_password_in_the_stores_url_is_shown_nowhere() {
     let folder = tempfile::tempdir().unwrap();
     let ledger = Ledger::start(folder.path());
-    for scheme in ["postgres", "redis"] {
-        let store = format!("{scheme}://app:hunter2secret@127.0.0.1:1/shop");
+    for (scheme, database) in [("postgres", "shop"), ("redis", "0")] {
+        let store = format!("{scheme}://app:hunter2secret@127.0.0.1:1/{database}");
         let (code, said) = Gateway::refused(&mut on(&store, folder.path(), &ledger));
         assert_eq!(code, Some(1), "{said}");
         let words = ["--store", &store, "--scope", "fixed:test"];

@@ -1,4 +1,5 @@
-//! The network to the database, cut at each step of a claim and of a completion.
+//! The network to the database, cut at each step of a claim and of a completion. The wire needs a thread of its own: a test
+//! that starts a gateway blocks one until the gateway has reached the database.
 
 use onceward_testkit::servers::{Cut, Postgres, Wire};
 
@@ -16,7 +17,7 @@ async fn database(server: &Postgres) -> (Wire, String) {
     (wire, url)
 }
 
-#[tokio::test]
+#[tokio::test(flavor = "multi_thread")]
 async fn a_claim_that_is_cut_anywhere_executes_once_or_is_given_back() {
     let folder = tempfile::tempdir().unwrap();
     let ledger = Ledger::start(folder.path());
@@ -42,7 +43,7 @@ async fn a_claim_that_is_cut_anywhere_executes_once_or_is_given_back() {
     }
 }
 
-#[tokio::test]
+#[tokio::test(flavor = "multi_thread")]
 async fn a_completion_that_is_cut_anywhere_is_stored_once_and_answered_then() {
     let folder = tempfile::tempdir().unwrap();
     let ledger = Ledger::start(folder.path());
@@ -67,7 +68,7 @@ async fn a_completion_that_is_cut_anywhere_is_stored_once_and_answered_then() {
     }
 }
 
-#[tokio::test]
+#[tokio::test(flavor = "multi_thread")]
 async fn a_network_that_is_cut_under_load_loses_no_answer_and_repeats_no_work() {
     let folder = tempfile::tempdir().unwrap();
     let ledger = Ledger::start(folder.path());

@@ -29,6 +29,7 @@ async fn all_at_once(gateways: &[Gateway], key: &'static str, tell: &mpsc::Sende
             let (mut sender, tell) = (sender.clone(), tell.clone());
             let request = http::Request::post(format!("http://{gateway}/charges"))
                 .header("idempotency-key", key)
+                .header("content-type", "application/json")
                 .header("x-behave", "hold=work")
                 .body(Full::new(Bytes::from_static(b"{}")))
                 .unwrap();
@@ -74,10 +75,8 @@ async fn three_gateways_of_which_one_is_killed_again_and_again_lose_no_answer_an
     let store = shared_postgres();
     let steady = [start(&store, folder.path(), &ledger), start(&store, folder.path(), &ledger)];
     let port = Port::reserve();
-    let third = || {
-        let mut command = super::on(&store, folder.path(), &ledger);
-        Gateway::spawn(command.args(["--listen", &port.address.to_string()]))
-    };
+    let third =
+        || Gateway::spawn(&mut super::on_port(&store, folder.path(), &ledger, &port.address.to_string()));
     let mut killed = third();
     let mut crowd = Crowd::of(&[steady[0].address, steady[1].address, port.address]);
     for round in 1..=5 {

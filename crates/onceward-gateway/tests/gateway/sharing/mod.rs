@@ -20,9 +20,14 @@ const LEASE: [&str; 4] = ["--lease", "4s", "--timeout", "2s"];
 
 /// A gateway on a store that others use too.
 fn on(store: &str, folder: &Path, ledger: &Ledger) -> Command {
+    on_port(store, folder, ledger, "127.0.0.1:0")
+}
+
+/// The same, where a later one is to be found again.
+fn on_port(store: &str, folder: &Path, ledger: &Ledger, listen: &str) -> Command {
     let mut command = onceward(folder);
     let upstream = format!("http://{}", ledger.address);
-    command.args(["serve", "--listen", "127.0.0.1:0", "--admin-listen", "127.0.0.1:0"]);
+    command.args(["serve", "--listen", listen, "--admin-listen", "127.0.0.1:0"]);
     command.args(["--store", store, "--upstream", &upstream, "--scope", "fixed:test"]).args(LEASE);
     command
 }
