@@ -16,7 +16,8 @@ echo "$pid"
 # Ends with the pipe, or with the word that says which signal.
 read -r word
 kill -"${word:-$signal}" "$pid" 2>/dev/null
-wait "$pid"
+# A signal interrupts the wait, and not the one that is waited for.
+until wait "$pid" || ! kill -0 "$pid" 2>/dev/null; do :; done
 # Nobody said a word: the owner is gone, and needs nothing any more.
 if [ -z "$word" ]; then rm -rf "$directory"; fi
 echo ended 2>/dev/null
