@@ -42,6 +42,8 @@ pub(crate) struct Head {
     pub expires_at: Option<Timestamp>,
     pub bytes: usize,
     pub asked_for: bool,
+    /// It was noted too early and comes once more, further on.
+    comes_again: bool,
 }
 
 /// A page while it is being filled.
@@ -167,7 +169,7 @@ impl Lane {
                     return Ok(());
                 }
             }
-            if heads.len() < at_once {
+            if heads.len() < at_once && !heads.iter().any(|head| head.comes_again) {
                 return Ok(());
             }
         }
@@ -224,6 +226,7 @@ impl Lane {
         let rows = self.send(&shared.statements.lists.due, &parameters).await?;
         let unread = |error: tokio_postgres::Error| Failed::not_done(error.to_string());
         let (mut heads, mut wrong, mut gone) = (Vec::with_capacity(rows.len()), Vec::new(), Vec::new());
+        let mut put_right = None;
         for row in &rows {
             let (id, at): (Id, At) = (row.try_get(0).map_err(unread)?, row.try_get(1).map_err(unread)?);
             let found: Option<&str> = row.try_get(3).map_err(unread)?;
@@ -234,6 +237,14 @@ impl Lane {
                 }
                 Some(_) | None => None,
             };
+            // What is put right comes here first, and so the rest is looked at again.
+            if put_right.is_some_and(|first| at >= first) {
+                break;
+            }
+            let comes_again = found == Some(state) && truth.is_some_and(|truth| truth > at && truth <= until);
+            if comes_again {
+                put_right = put_right.into_iter().chain(truth).min();
+            }
             match truth {
                 Some(truth) if found == Some(state) && truth == at => {}
                 Some(_) if found == Some(state) => wrong.push((id, Some(at))),
@@ -246,7 +257,8 @@ impl Lane {
                 created_at: at.0,
                 expires_at: None,
                 bytes: bytes(row, 8).map_err(unread)?,
-                // What was noted too early has just been put right, and comes again in its place.
+                // What was noted too early is put right below, and comes again in its place.
+                comes_again,
                 asked_for: found == Some(state) && truth.is_some_and(|truth| truth <= until && truth <= at),
             });
         }
@@ -326,6 +338,7 @@ pub(crate) fn read(
             expires_at: row.try_get::<_, Option<At>>(first + 5)?.map(|at| at.0),
             bytes: bytes(row, first + 6)?,
             asked_for,
+            comes_again: false,
         })
     };
     rows.iter().map(head).collect::<Result<_, _>>().map_err(|error| Failed::not_done(error.to_string()))

@@ -70,6 +70,14 @@ impl Quiet {
         if known.stretches.len() >= MINUTES_MAX {
             known.stretches.clear();
         }
+        // Stretches never overlap: whoever wakes a minute must find the one that keeps it asleep.
+        if let Some((_, (end, _))) = known.stretches.range_mut(..minutes.start).next_back() {
+            *end = (*end).min(minutes.start);
+        }
+        let covered: Vec<_> = known.stretches.range(minutes.clone()).map(|(start, _)| *start).collect();
+        for start in covered {
+            known.stretches.remove(&start);
+        }
         known.stretches.insert(minutes.start, (minutes.end, first_expiry.min(now.after(AGAIN_AFTER))));
     }
 
@@ -136,6 +144,19 @@ mod tests {
         assert_eq!(quiet.skip(10, minutes(1_001)), 10);
         quiet.rest(999..1_000, Timestamp::NEVER, now);
         assert_eq!(quiet.skip(999, now), 999);
+    }
+
+    #[test]
+    fn a_minute_that_is_part_of_two_stretches_is_woken_for_both() {
+        let now = minutes(1_000);
+        for (first, second) in [(0..12, 11..12), (11..12, 0..12), (0..20, 5..7)] {
+            let quiet = Quiet::default();
+            quiet.rest(first.clone(), Timestamp::NEVER, now);
+            quiet.rest(second.clone(), Timestamp::NEVER, now);
+            quiet.wake(minutes(second.end - 1), minutes(999));
+            assert!(quiet.skip(0, now) < second.end, "{first:?}, then {second:?}");
+            assert!(quiet.skip(second.end - 1, now) < second.end, "{first:?}, then {second:?}");
+        }
     }
 
     #[test]

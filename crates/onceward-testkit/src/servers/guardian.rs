@@ -8,16 +8,19 @@ use std::process::{Child, ChildStdin, Command, Stdio};
 /// first, waits, and clears up the directory. The output of the program goes to a file.
 const SCRIPT: &str = r#"
 signal=$1; directory=$2; log=$2/log; shift 2
+# Whoever ends the whole group of processes, or hangs up, must not keep the guardian from its work.
+trap : TERM INT HUP PIPE
 "$@" >>"$log" 2>&1 </dev/null &
 pid=$!
 echo "$pid"
 # Ends with the pipe, or with the word that says which signal.
 read -r word
 kill -"${word:-$signal}" "$pid" 2>/dev/null
-wait "$pid"
+# A signal interrupts the wait, and not the one that is waited for.
+until wait "$pid" || ! kill -0 "$pid" 2>/dev/null; do :; done
 # Nobody said a word: the owner is gone, and needs nothing any more.
 if [ -z "$word" ]; then rm -rf "$directory"; fi
-echo ended
+echo ended 2>/dev/null
 "#;
 
 /// A program that is ended with its owner.
