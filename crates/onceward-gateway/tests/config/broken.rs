@@ -21,10 +21,10 @@ fn unknown_keys_are_told_with_the_nearest_and_later_ones_with_what_to_do() {
         "scope = [\"authorization\"]\n[defaults]\nretentoin = \"7d\"\nupstream = \"http://127.0.0.1:1\"\n",
         "scope = [\"authorization\"]\n[[routes]]\nmatch = \"POST /a\"\nexpire = \"soft\"\nkeys = \"required\"\n",
         "scope = [\"authorization\"]\n[metrics]\nlisten = \"127.0.0.1:9090\"\n",
-        "scope = [\"jwt:sub\"]\ncache = \"redis://127.0.0.1:6379\"\nauth_url = \"http://127.0.0.1:1\"\n",
+        "scope = [\"jwt:sub\"]\nauth_url = \"http://127.0.0.1:1\"\n",
         "scope = [\"authorization\"]\n[[routes]]\nmatch = \"POST /a\"\n[routes.reconcile]\nprobe = \"GET /a\"\n",
         "scope = [\"authorization\"]\n[[webhooks]]\npath = \"/webhooks/psp\"\n",
-        "scope = [\"authorization\"]\nstore = \"postgres://ada:hunter2@db/x\"\n",
+        "scope = [\"authorization\"]\nstore = \"postgres://ada:hunter2@db/x?poool=3\"\ncache = \"redis://:hunter2@db/first\"\n",
     ]));
 }
 
@@ -108,7 +108,7 @@ fn what_is_wrong_with_variables_and_flags_is_told_with_their_names() {
             ("ONCEWARD_RETENTIN", "7d"),
             ("ONCEWARD_TIMEOUT", "30"),
             ("ONCEWARD_ROUTES", "POST /a"),
-            ("ONCEWARD_CACHE", "redis://127.0.0.1"),
+            ("ONCEWARD_AUTH_URL", "http://127.0.0.1"),
             ("ONCEWARD_NONSENSE_ALTOGETHER", "1"),
             ("ONCEWARD_SECRET", "too short"),
         ],

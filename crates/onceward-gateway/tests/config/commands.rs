@@ -46,7 +46,7 @@ fn wrong_use_and_wrong_configuration_end_with_two() {
 
 #[test]
 fn later_flags_are_told_apart_from_typing_errors() {
-    let output = onceward(&["serve", "--scope", "authorization", "--cache", "redis://127.0.0.1"]);
+    let output = onceward(&["serve", "--scope", "authorization", "--auth-url", "http://127.0.0.1"]);
     assert_eq!(output.status.code(), Some(2));
     assert!(err(&output).contains("not in this version yet"), "{}", err(&output));
 }
