@@ -95,6 +95,13 @@ const OWN_PARAMETERS: &str = "flavor, prepared, schema, pool, batching, partitio
      connect_timeout, host, port, user, password, dbname, hostaddr, keepalives, keepalives_idle, tcp_user_timeout, \
      channel_binding and sslnegotiation";
 
+impl UrlError {
+    /// What is wrong, to follow whatever names the URL.
+    pub fn problem(&self) -> &str {
+        &self.problem
+    }
+}
+
 impl PostgresUrl {
     /// Reads a URL such as `postgres://user:password@host:5432/database?pool=8`.
     pub fn parse(text: &str) -> Result<Self, UrlError> {

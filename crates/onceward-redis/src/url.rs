@@ -37,10 +37,10 @@ pub(crate) enum Topology {
     Cluster,
 }
 
-/// A text that is no Redis URL. It does not repeat the text, which may hold a password.
+/// A text that is no Redis URL. Its words follow whatever names the text; it does not repeat the text, which may hold a password.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error(
-    "this is not a Redis URL: {problem}; it must be redis://[user][:password@]host[:port][/database][?cluster=true&prefix=NAME], or rediss:// for TLS"
+    "is not a Redis URL: {problem}; it must be redis://[user][:password@]host[:port][/database][?cluster=true&prefix=NAME], or rediss:// for TLS"
 )]
 pub struct NotARedisUrl {
     problem: String,

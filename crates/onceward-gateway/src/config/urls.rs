@@ -79,9 +79,9 @@ impl Text for Store {
                 ))
             }
             (_, Some(path), _) => Ok(Self(StoreUrl::Sqlite(plain(path)))),
-            ("postgres" | "postgresql", _, _) => {
-                Ok(Self(StoreUrl::Postgres(PostgresUrl::parse(text).map_err(|error| error.to_string())?)))
-            }
+            ("postgres" | "postgresql", _, _) => Ok(Self(StoreUrl::Postgres(
+                PostgresUrl::parse(text).map_err(|error| error.problem().to_owned())?,
+            ))),
             ("redis" | "rediss", _, _) => Ok(Self(StoreUrl::Redis(CacheUrl::read(text)?.0))),
             (_, None, _) => Err(format!("must be {}", Self::EXPECTED)),
         }
