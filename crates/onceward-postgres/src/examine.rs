@@ -212,11 +212,16 @@ fn statement_timeout(found: Option<String>, url: &PostgresUrl) -> Finding {
              gone could wait for a lock for ever. ALTER ROLE … SET statement_timeout = '5s'",
         );
     }
-    finding(subject, found, Health::Good, "a statement whose client is gone ends by itself")
+    finding(
+        subject,
+        found,
+        Health::Good,
+        "a gateway that connects without a pooler brings a limit of its own, five seconds",
+    )
 }
 
 fn schema(found: Option<i32>) -> Finding {
-    let shown = found.map(|found| format!("version {found}"));
+    let shown = Some(found.map_or("none".to_owned(), |found| format!("version {found}")));
     match found {
         Some(found) if found == KNOWN => finding("schema", shown, Health::Good, "as this version needs it"),
         Some(found) if found > KNOWN => {

@@ -43,7 +43,7 @@ pub(super) async fn migrate(store: &StoreUrl) -> Result<Done, Failure> {
         [] => format!("{url} is up to date."),
         versions => {
             let versions: Vec<String> = versions.iter().map(ToString::to_string).collect();
-            format!("{url} was migrated: {} applied.", versions.join(", "))
+            format!("{url} was migrated: schema version {} was applied.", versions.join(", "))
         }
     };
     Ok(Done { text, json: json!({ "applied": applied }) })
