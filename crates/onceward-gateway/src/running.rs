@@ -7,7 +7,7 @@ use std::time::Duration;
 use onceward::http::IdempotencyLayer;
 use onceward::{
     Engine, EngineOptions, Identity, IdentityChange, IdentityRefused, Limits as EngineLimits, Observation,
-    Observer, OpenError, RecordId, Sweeping,
+    Observer, OpenError, RecordId,
 };
 use tokio::net::TcpListener;
 use tokio::sync::watch;
@@ -103,7 +103,7 @@ impl Running {
         let mut options = EngineOptions::new()?
             .identity_change(identity_change)
             .observer(Arc::new(All(all)))
-            .sweeping(Sweeping { expiry: settings.expiry, ..Sweeping::default() })
+            .sweeping(store.sweeping(settings.expiry))
             .limits(engine_limits(&settings));
         if let Some(cache) = stores::cache(&settings).await {
             options = options.shared_cache(cache);

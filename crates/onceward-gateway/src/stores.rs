@@ -3,9 +3,11 @@
 //! Only this room knows that there are several kinds.
 
 use std::sync::Arc;
+use std::time::Duration;
 
+use onceward::event::Expiry;
 use onceward::store::Store;
-use onceward::{MemoryStore, SharedCache};
+use onceward::{MemoryStore, SharedCache, Sweeping};
 use onceward_postgres::{Migrate, PostgresStore};
 use onceward_redis::{RedisCache, RedisStore};
 use onceward_sqlite::SqliteStore;
@@ -61,6 +63,15 @@ impl Opened {
             Self::Sqlite(store) => Arc::new(store.clone()),
             Self::Postgres(store) => Arc::new(store.clone()),
             Self::Redis(store) => Arc::new(store.clone()),
+        }
+    }
+
+    /// How expired records are looked for. A database takes larger bites than a file that claims wait for.
+    pub fn sweeping(&self, expiry: Expiry) -> Sweeping {
+        let defaults = Sweeping { expiry, ..Sweeping::default() };
+        match self {
+            Self::Memory(_) | Self::Sqlite(_) | Self::Redis(_) => defaults,
+            Self::Postgres(_) => Sweeping { batch: 1_000, pause: Duration::from_millis(10), ..defaults },
         }
     }
 

@@ -97,9 +97,14 @@ impl Lane {
             }
             Err(failed) => vec![Err(failed.of_write()); swaps.len()],
         };
-        let lost =
-            answers.iter().filter(|answer| matches!(answer, Err(StoreError::Ambiguous { .. }))).count();
-        self.counters().ambiguous.add(lost);
+        let lost: Vec<_> = swaps
+            .iter()
+            .zip(&answers)
+            .filter(|(_, answer)| matches!(answer, Err(StoreError::Ambiguous { .. })))
+            .map(|(swap, _)| swap.id)
+            .collect();
+        self.counters().ambiguous.add(lost.len());
+        self.shared().doubts.raise(&lost);
         self.counters().swaps.add(swaps.len());
         answers
     }
@@ -211,7 +216,10 @@ impl Lane {
 
     async fn load(&mut self, batch: Vec<(RecordId, Vec<Answer<Found>>)>) {
         let ids: Vec<_> = batch.iter().map(|(id, _)| Id(*id)).collect();
-        let read = self.read(&ids).await;
+        let read = match self.confirm(&ids).await {
+            Ok(()) => self.read(&ids).await,
+            Err(failed) => Err(failed),
+        };
         for (id, answers) in batch {
             self.counters().loads.add(answers.len());
             for answer in answers {
@@ -224,6 +232,18 @@ impl Lane {
                 );
             }
         }
+    }
+
+    /// Before a write whose answer was lost is looked for: what is seen on this machine alone could be lost with it, so the
+    /// standbys must have it first. Until they do, this waits, or fails.
+    async fn confirm(&mut self, ids: &[Id]) -> Result<(), Failed> {
+        let shared = self.shared();
+        let (Some(doubts), Some(confirm)) = (shared.doubts.among(ids), &shared.statements.confirm) else {
+            return Ok(());
+        };
+        self.send(confirm, &[]).await?;
+        shared.doubts.settle(&doubts);
+        Ok(())
     }
 
     async fn forget(&mut self, forget: Forget) {

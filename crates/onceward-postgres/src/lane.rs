@@ -7,6 +7,7 @@ use std::time::Duration;
 use onceward::Clock;
 use onceward::time::sleep;
 
+use crate::doubts::Doubts;
 use crate::error::Failed;
 use crate::link::{Dialer, Link};
 use crate::queue::Queue;
@@ -26,6 +27,7 @@ pub(crate) struct Shared {
     pub counters: Arc<Counters>,
     pub clock: Option<Arc<dyn Clock>>,
     pub quiet: Quiet,
+    pub doubts: Doubts,
     /// How many of the tasks that take from the queue have a connection.
     pub connected: AtomicUsize,
     /// How many tasks take from the queue.

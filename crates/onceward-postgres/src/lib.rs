@@ -24,6 +24,7 @@
 
 mod batch;
 mod cursor;
+mod doubts;
 mod error;
 mod examine;
 mod expiry;
@@ -59,6 +60,7 @@ pub use schema::print_sql;
 pub use statistics::Statistics;
 pub use url::{Flavor, PostgresUrl, Prepared, Tls, UrlError};
 
+use doubts::Doubts;
 use job::{Forget, Load, Row, Swap};
 use lane::{Lane, Role, Shared};
 use link::Dialer;
@@ -123,6 +125,7 @@ impl PostgresStore {
             counters,
             clock: options.clock.clone(),
             quiet: Quiet::default(),
+            doubts: Doubts::default(),
             connected: AtomicUsize::new(0),
             lanes: AtomicUsize::new(url.pool),
         });

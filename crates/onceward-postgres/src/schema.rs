@@ -64,8 +64,9 @@ const COLUMNS: &str = "    id uuid PRIMARY KEY,
     record bytea NOT NULL";
 
 /// A claim's row is replaced by a longer one when it completes. With this much of every page left free the longer one
-/// fits beside it, no index is touched, and the old one is cleared away by whoever comes by next.
-const FILLFACTOR: &str = "fillfactor = 40";
+/// fits beside it, no index is touched, and the old one is cleared away by whoever comes by next. With answers of 500 bytes
+/// 40 left room for seven in ten, and 25 for all of them, in less space altogether.
+const FILLFACTOR: &str = "fillfactor = 25";
 
 /// At a thousand new keys a second the defaults would let millions of dead rows gather before anybody cleans up.
 const VACUUM: &str = "autovacuum_vacuum_scale_factor = 0.02, autovacuum_analyze_scale_factor = 0.02, \

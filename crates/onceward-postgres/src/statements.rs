@@ -17,7 +17,7 @@ pub(crate) struct Sql {
 }
 
 /// How many different statements there are.
-pub(crate) const SLOTS: usize = 15;
+pub(crate) const SLOTS: usize = 16;
 
 pub(crate) struct Statements {
     /// Writes what nobody has written yet.
@@ -27,6 +27,8 @@ pub(crate) struct Statements {
     /// Where one statement may not write two tables: notes what will be due, before it is written.
     pub note: Option<Sql>,
     pub load: Sql,
+    /// A commit that writes nothing but the log, and so waits for the standbys to have all of it.
+    pub confirm: Option<Sql>,
     pub forget: Sql,
     pub lists: Lists,
 }
@@ -105,6 +107,14 @@ impl Statements {
             update: sql(1, update, &types),
             note: note.map(|note| sql(2, note, &types)),
             load: sql(3, text.load(), &ids),
+            confirm: match flavor {
+                Flavor::Postgres => {
+                    let text = "SELECT pg_catalog.pg_logical_emit_message(true, 'onceward', '')";
+                    Some(sql(15, text.to_owned(), &[]))
+                }
+                // They acknowledge nothing that is not replicated, or have no such function.
+                Flavor::Citus | Flavor::Cockroach | Flavor::Yugabyte => None,
+            },
             forget: sql(4, forget, &pairs),
             lists: Lists::new(schema),
         }

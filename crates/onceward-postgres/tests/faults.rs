@@ -293,4 +293,16 @@ async fn a_commit_that_is_no_longer_waiting_for_its_standby_is_ambiguous() {
     while primary.sql("postgres", cancel) == "0" {}
     let answer = waiting.await.unwrap();
     assert!(matches!(answer, Err(StoreError::Ambiguous { .. })), "{answer:?}");
+    // Everybody can see the row, and it could still be lost: whoever looks for it waits for the standby too.
+    let looking = tokio::spawn({
+        let store = store.clone();
+        async move { store.load(sample::id(2)).await }
+    });
+    while primary.sql("postgres", "SELECT count(*) FROM pg_stat_activity WHERE wait_event = 'SyncRep'") == "0"
+    {
+        assert!(!looking.is_finished(), "a claim that only one machine has was believed");
+    }
+    standby.restart();
+    let seen = looking.await.unwrap().unwrap();
+    assert!(seen.record.is_some(), "{seen:?}");
 }

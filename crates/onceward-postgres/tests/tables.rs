@@ -4,7 +4,10 @@
 
 mod support;
 
+use std::sync::Arc;
+
 use onceward::store::Store;
+use onceward::{Reply, State};
 use onceward_postgres::{Flavor, Migrate, OpenError, Options, PostgresStore, migrate, print_sql};
 use onceward_testkit::sample;
 use support::{observer, open, put, url};
@@ -88,16 +91,22 @@ async fn no_index_mentions_what_a_completion_changes() {
 async fn completions_are_hot_updates_and_the_columns_are_there_to_be_read() {
     const CALLERS: u64 = 32;
     const EACH: u64 = 100;
+    /// What an API answers; with less of it there is always room.
+    const ANSWER_BYTES: usize = 500;
     let url = url("");
     let store = open(&url, Options::default()).await;
+    let mut completed = sample::in_state("k", sample::completed(sample::START));
+    if let State::Completed { reply, .. } = &mut completed.state {
+        *reply = Arc::new(Reply::new(vec![b'c'; ANSWER_BYTES]).with_status(201));
+    }
     let mut tasks = JoinSet::new();
     for caller in 0..CALLERS {
-        let store = store.clone();
+        let (store, completed) = (store.clone(), completed.clone());
         tasks.spawn(async move {
             for n in 0..EACH {
                 let id = sample::id(caller * EACH + n);
                 let version = put(&store, id, None, sample::record("k")).await;
-                put(&store, id, Some(version), sample::in_state("k", sample::completed(sample::START))).await;
+                put(&store, id, Some(version), completed.clone()).await;
             }
         });
     }

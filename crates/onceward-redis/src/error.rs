@@ -41,6 +41,12 @@ pub enum OpenError {
         /// What is missing.
         what: String,
     },
+    /// There is nothing at all, and that is not expected.
+    #[error("{server} is empty, and its store was said to exist: it was flushed, or this is another server")]
+    Empty {
+        /// Which server.
+        server: String,
+    },
     /// The operating system gave no random bytes.
     #[error(transparent)]
     Entropy(#[from] onceward::EntropyUnavailable),

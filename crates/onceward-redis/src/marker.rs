@@ -102,7 +102,7 @@ pub(crate) async fn open(
                 return Err(lost("there are records, and their markers are gone"));
             }
             if first_use == FirstUse::Refuse {
-                return Err(lost("it is empty, and this gateway was told that its store exists"));
+                return Err(OpenError::Empty { server: server.to_owned() });
             }
             new_generation(FIRST)?
         }

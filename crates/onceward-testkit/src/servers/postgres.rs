@@ -317,6 +317,11 @@ impl Standby {
         self.server.kill();
     }
 
+    /// Starts it again after [`Standby::stop`]: it catches up, and the primary waits no longer.
+    pub fn restart(&mut self) {
+        self.server.restart();
+    }
+
     /// The server.
     pub fn server(&self) -> &Postgres {
         &self.server

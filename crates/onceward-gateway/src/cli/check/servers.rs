@@ -36,6 +36,9 @@ pub(super) async fn redis(url: &RedisUrl, settings: &Settings, report: &mut Repo
         onceward_redis::Options { first_use: onceward_redis::FirstUse::Refuse, ..Default::default() };
     match RedisStore::connect(url, options).await {
         Ok(store) => contents(Arc::new(store), settings, report).await,
+        Err(onceward_redis::OpenError::Empty { .. }) => {
+            report.say(Level::Ok, "store", "it is new, and is set up at the first start");
+        }
         Err(error) => report.say(Level::Error, "store", error.to_string()),
     }
 }
