@@ -18,6 +18,10 @@ use crate::values::{At, Id, column, version};
 /// Each loss means that somebody else went on, so more than a few in a row mean that something is wrong.
 const ATTEMPTS_MAX: u32 = 8;
 
+/// So many rows of a batch may be stuck before the rest is told that nothing was done: then it is not a row that is in the
+/// way but the database, and each further one would only keep the connection.
+const STUCK_MAX: u32 = 2;
+
 /// Which statement carries the swaps.
 #[derive(Clone, Copy)]
 enum Kind {
@@ -81,16 +85,24 @@ impl Lane {
         }
     }
 
-    /// One statement for all of these, or one for each where one of them cannot be stored.
+    /// One statement for all of these, or one for each where one of them cannot be stored, or is locked or damaged.
     async fn write(&mut self, kind: Kind, swaps: &[&Swap]) -> Vec<Result<Written, StoreError>> {
         let answers = match self.write_at_once(kind, swaps).await {
             Ok(answers) => answers,
-            Err(failed) if failed.meaning == Meaning::Row && swaps.len() > 1 => {
+            Err(failed) if matches!(failed.meaning, Meaning::Row | Meaning::Stuck) && swaps.len() > 1 => {
                 let mut answers = Vec::with_capacity(swaps.len());
+                let mut stuck = 0;
                 for swap in swaps {
+                    if stuck == STUCK_MAX {
+                        answers.push(Err(Failed::not_done(failed.reason.clone()).of_write()));
+                        continue;
+                    }
                     answers.push(match self.write_at_once(kind, &[swap]).await {
                         Ok(mut answer) => answer.pop().unwrap_or_else(|| Err(unanswered())),
-                        Err(failed) => Err(failed.of_write()),
+                        Err(failed) => {
+                            stuck += u32::from(failed.meaning == Meaning::Stuck);
+                            Err(failed.of_write())
+                        }
                     });
                 }
                 answers
@@ -211,13 +223,18 @@ impl Lane {
 
     async fn load(&mut self, batch: Vec<(RecordId, Vec<Answer<Found>>)>) {
         let ids: Vec<_> = batch.iter().map(|(id, _)| Id(*id)).collect();
-        let read = self.read(&ids).await;
+        let together = self.read(&ids).await;
+        let split = matches!(&together, Err(failed) if failed.meaning == Meaning::Stuck) && ids.len() > 1;
+        let mut stuck = 0;
         for (id, answers) in batch {
+            let alone = if split && stuck < STUCK_MAX { Some(self.read(&[Id(id)]).await) } else { None };
+            let read = alone.as_ref().unwrap_or(&together);
+            stuck += u32::from(matches!(read, Err(failed) if failed.meaning == Meaning::Stuck));
             self.counters().loads.add(answers.len());
             for answer in answers {
                 send(
                     answer,
-                    match &read {
+                    match read {
                         Ok((now, stored)) => Ok(Found { now: *now, stored: stored.get(&id).cloned() }),
                         Err(failed) => Err(failed.of_read()),
                     },
