@@ -166,6 +166,19 @@ async fn an_old_snapshot_in_which_an_older_loss_was_accepted_is_not_taken_for_ac
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn a_server_that_has_become_a_replica_is_left_for_whoever_is_the_master_now() {
+    let server = RedisServer::start(&[]);
+    let store = connect(&server).await;
+    let before = store.statistics().reconnects;
+    // Nobody listens there, so its records stay as they are.
+    server.cli(&["replicaof", "127.0.0.1", "1"]);
+    assert!(matches!(claim(&store, 1).await, Err(StoreError::Unavailable { .. })));
+    while store.statistics().reconnects == before {
+        tokio::task::yield_now().await;
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn with_appendfsync_always_a_killed_server_loses_nothing_that_was_answered() {
     let server = RedisServer::start(&["--appendonly", "yes", "--appendfsync", "always"]);
     let store = connect(&server).await;
