@@ -10,7 +10,7 @@ use tokio_postgres::types::ToSql;
 use crate::error::{Failed, Meaning};
 use crate::job::{Answer, Forget, Found, Stored, Swap, Written};
 use crate::lane::Lane;
-use crate::queue::{Claims, Job, Work};
+use crate::queue::{Alike, Job, Work};
 use crate::statements::Sql;
 use crate::values::{At, Id, column, version};
 
@@ -32,31 +32,24 @@ enum Kind {
 impl Lane {
     pub(crate) async fn carry_out(&mut self, work: Work) {
         match work {
-            Work::Claims(batch) => self.claim(batch).await,
-            Work::Updates(batch) => {
-                let swaps: Vec<_> = batch.iter().collect();
-                let answers = self.write(Kind::Update, &swaps).await;
-                drop(swaps);
-                for (swap, answer) in batch.into_iter().zip(answers) {
-                    send(swap.answer, answer);
-                }
-            }
+            Work::Claims(batch) => self.swap(Kind::Claim, batch).await,
+            Work::Updates(batch) => self.swap(Kind::Update, batch).await,
             Work::Loads(batch) => self.load(batch).await,
             Work::Forget(forget) => self.forget(forget).await,
         }
     }
 
-    async fn claim(&mut self, batch: Vec<Claims>) {
-        let swaps: Vec<_> = batch.iter().map(|claims| &claims.first).collect();
-        let answers = self.write(Kind::Claim, &swaps).await;
+    async fn swap(&mut self, kind: Kind, batch: Vec<Alike>) {
+        let swaps: Vec<_> = batch.iter().map(|alike| &alike.first).collect();
+        let answers = self.write(kind, &swaps).await;
         drop(swaps);
-        for (Claims { first, followers }, answer) in batch.into_iter().zip(answers) {
+        for (Alike { first, followers }, answer) in batch.into_iter().zip(answers) {
             self.answer_followers(&first, followers, &answer);
             send(first.answer, answer);
         }
     }
 
-    /// What those are told who claimed the same id a moment later.
+    /// What those are told who wanted to replace the same a moment later.
     fn answer_followers(&self, first: &Swap, followers: Vec<Swap>, answer: &Result<Written, StoreError>) {
         if followers.is_empty() {
             return;
@@ -72,13 +65,13 @@ impl Lane {
                 // The first one may not be stored for what it is; that says nothing about the next.
                 Err(StoreError::Refused { .. }) => {
                     if let Err(error) = self.queue().push(Job::Swap(follower)) {
-                        tracing::debug!(%error, "a claim that had to be sent again was not");
+                        tracing::debug!(%error, "a swap that had to be sent again was not");
                     }
                     continue;
                 }
                 // It was never sent, so whatever became of the first one, this one was not written.
                 Err(error) => Err(StoreError::Unavailable {
-                    reason: format!("another claim of the same key was sent, and failed: {error}"),
+                    reason: format!("another write of the same key was sent, and failed: {error}"),
                 }),
             };
             send(follower.answer, told);

@@ -73,6 +73,32 @@ async fn a_thousand_claims_of_one_key_have_one_winner_and_few_statements() {
     assert!(store.statistics().statements < 200, "{:?}", store.statistics());
 }
 
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_thousand_swaps_of_one_version_have_one_winner_and_few_statements() {
+    let store = open(&url(""), Options::default()).await;
+    let id = sample::id(1);
+    let version = put(&store, id, None, sample::record("released")).await;
+    let before = store.statistics().statements;
+    let mut tasks = JoinSet::new();
+    for n in 0..1_000 {
+        let store = store.clone();
+        tasks.spawn(
+            async move { store.swap(id, Some(version), sample::record(&n.to_string())).await.unwrap() },
+        );
+    }
+    let answers = tasks.join_all().await;
+    let winners = answers.iter().filter(|answer| matches!(answer, Swapped::Applied { .. })).count();
+    assert_eq!(winners, 1);
+    let stored = store.load(id).await.unwrap().record;
+    for answer in answers {
+        if let Swapped::Conflict(seen) = answer {
+            assert_eq!(seen.record, stored, "a loser was not shown the winner");
+        }
+    }
+    let statements = store.statistics().statements - before;
+    assert!(statements < 200, "{statements} statements");
+}
+
 #[tokio::test]
 async fn of_two_claims_in_one_batch_one_wins_and_the_other_is_shown_it() {
     let store = open(&url("pool=1"), Options::default()).await;
