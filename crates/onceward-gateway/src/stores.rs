@@ -6,9 +6,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use onceward::event::Expiry;
-use onceward::store::Store;
+use onceward::store::{Finding, Health, Store};
 use onceward::{MemoryStore, SharedCache, Sweeping};
-use onceward_postgres::{Migrate, PostgresStore};
+use onceward_postgres::{Migrate, PostgresStore, PostgresUrl};
 use onceward_redis::{RedisCache, RedisStore};
 use onceward_sqlite::SqliteStore;
 
@@ -48,7 +48,9 @@ impl Opened {
                     batching: url.batching(),
                     ..Default::default()
                 };
-                Self::Postgres(PostgresStore::connect(url, options).await?)
+                let store = PostgresStore::connect(url, options).await?;
+                tell(url).await;
+                Self::Postgres(store)
             }
             StoreUrl::Redis(url) => {
                 Self::Redis(RedisStore::connect(url, onceward_redis::Options::default()).await?)
@@ -100,6 +102,22 @@ impl Opened {
             // Its connections end with it.
             Self::Redis(_) => {}
         }
+    }
+}
+
+/// Says at the start what the database's settings mean for the promise, where they weaken it. Redis' store does so itself.
+async fn tell(url: &PostgresUrl) {
+    match onceward_postgres::examine(url).await {
+        Ok(findings) => {
+            for Finding { health, subject: setting, text } in findings {
+                match health {
+                    Health::Good => {}
+                    Health::Warning => tracing::warn!(server = %url, setting, "{text}"),
+                    Health::Problem => tracing::error!(server = %url, setting, "{text}"),
+                }
+            }
+        }
+        Err(error) => tracing::warn!(%error, "the database's settings could not be looked at"),
     }
 }
 

@@ -10,13 +10,17 @@ use tokio_postgres::types::ToSql;
 use crate::error::{Failed, Meaning};
 use crate::job::{Answer, Forget, Found, Stored, Swap, Written};
 use crate::lane::Lane;
-use crate::queue::{Claims, Job, Work};
+use crate::queue::{Alike, Job, Work};
 use crate::statements::Sql;
 use crate::values::{At, Id, column, version};
 
 /// A statement that lost a deadlock, or met a concurrent write under a stricter isolation than it needs, is sent again.
 /// Each loss means that somebody else went on, so more than a few in a row mean that something is wrong.
 const ATTEMPTS_MAX: u32 = 8;
+
+/// So many rows of a batch may be stuck before the rest is told that nothing was done: then it is not a row that is in the
+/// way but the database, and each further one would only keep the connection.
+const STUCK_MAX: u32 = 2;
 
 /// Which statement carries the swaps.
 #[derive(Clone, Copy)]
@@ -28,31 +32,24 @@ enum Kind {
 impl Lane {
     pub(crate) async fn carry_out(&mut self, work: Work) {
         match work {
-            Work::Claims(batch) => self.claim(batch).await,
-            Work::Updates(batch) => {
-                let swaps: Vec<_> = batch.iter().collect();
-                let answers = self.write(Kind::Update, &swaps).await;
-                drop(swaps);
-                for (swap, answer) in batch.into_iter().zip(answers) {
-                    send(swap.answer, answer);
-                }
-            }
+            Work::Claims(batch) => self.swap(Kind::Claim, batch).await,
+            Work::Updates(batch) => self.swap(Kind::Update, batch).await,
             Work::Loads(batch) => self.load(batch).await,
             Work::Forget(forget) => self.forget(forget).await,
         }
     }
 
-    async fn claim(&mut self, batch: Vec<Claims>) {
-        let swaps: Vec<_> = batch.iter().map(|claims| &claims.first).collect();
-        let answers = self.write(Kind::Claim, &swaps).await;
+    async fn swap(&mut self, kind: Kind, batch: Vec<Alike>) {
+        let swaps: Vec<_> = batch.iter().map(|alike| &alike.first).collect();
+        let answers = self.write(kind, &swaps).await;
         drop(swaps);
-        for (Claims { first, followers }, answer) in batch.into_iter().zip(answers) {
+        for (Alike { first, followers }, answer) in batch.into_iter().zip(answers) {
             self.answer_followers(&first, followers, &answer);
             send(first.answer, answer);
         }
     }
 
-    /// What those are told who claimed the same id a moment later.
+    /// What those are told who wanted to replace the same a moment later.
     fn answer_followers(&self, first: &Swap, followers: Vec<Swap>, answer: &Result<Written, StoreError>) {
         if followers.is_empty() {
             return;
@@ -68,29 +65,39 @@ impl Lane {
                 // The first one may not be stored for what it is; that says nothing about the next.
                 Err(StoreError::Refused { .. }) => {
                     if let Err(error) = self.queue().push(Job::Swap(follower)) {
-                        tracing::debug!(%error, "a claim that had to be sent again was not");
+                        tracing::debug!(%error, "a swap that had to be sent again was not");
                     }
                     continue;
                 }
-                // It was never sent, so whatever became of the first one, this one was not written.
+                // This one was not written. But the other may have been, and whoever would go on without a store must not
+                // hear that nobody is at work.
+                Err(error @ StoreError::Ambiguous { .. }) => Err(error.clone()),
                 Err(error) => Err(StoreError::Unavailable {
-                    reason: format!("another claim of the same key was sent, and failed: {error}"),
+                    reason: format!("another write of the same key was sent, and failed: {error}"),
                 }),
             };
             send(follower.answer, told);
         }
     }
 
-    /// One statement for all of these, or one for each where one of them cannot be stored.
+    /// One statement for all of these, or one for each where one of them cannot be stored, or is locked or damaged.
     async fn write(&mut self, kind: Kind, swaps: &[&Swap]) -> Vec<Result<Written, StoreError>> {
         let answers = match self.write_at_once(kind, swaps).await {
             Ok(answers) => answers,
-            Err(failed) if failed.meaning == Meaning::Row && swaps.len() > 1 => {
+            Err(failed) if matches!(failed.meaning, Meaning::Row | Meaning::Stuck) && swaps.len() > 1 => {
                 let mut answers = Vec::with_capacity(swaps.len());
+                let mut stuck = 0;
                 for swap in swaps {
+                    if stuck == STUCK_MAX {
+                        answers.push(Err(Failed::not_done(failed.reason.clone()).of_write()));
+                        continue;
+                    }
                     answers.push(match self.write_at_once(kind, &[swap]).await {
                         Ok(mut answer) => answer.pop().unwrap_or_else(|| Err(unanswered())),
-                        Err(failed) => Err(failed.of_write()),
+                        Err(failed) => {
+                            stuck += u32::from(failed.meaning == Meaning::Stuck);
+                            Err(failed.of_write())
+                        }
                     });
                 }
                 answers
@@ -216,16 +223,21 @@ impl Lane {
 
     async fn load(&mut self, batch: Vec<(RecordId, Vec<Answer<Found>>)>) {
         let ids: Vec<_> = batch.iter().map(|(id, _)| Id(*id)).collect();
-        let read = match self.confirm(&ids).await {
+        let together = match self.confirm(&ids).await {
             Ok(()) => self.read(&ids).await,
             Err(failed) => Err(failed),
         };
+        let split = matches!(&together, Err(failed) if failed.meaning == Meaning::Stuck) && ids.len() > 1;
+        let mut stuck = 0;
         for (id, answers) in batch {
+            let alone = if split && stuck < STUCK_MAX { Some(self.read(&[Id(id)]).await) } else { None };
+            let read = alone.as_ref().unwrap_or(&together);
+            stuck += u32::from(matches!(read, Err(failed) if failed.meaning == Meaning::Stuck));
             self.counters().loads.add(answers.len());
             for answer in answers {
                 send(
                     answer,
-                    match &read {
+                    match read {
                         Ok((now, stored)) => Ok(Found { now: *now, stored: stored.get(&id).cloned() }),
                         Err(failed) => Err(failed.of_read()),
                     },

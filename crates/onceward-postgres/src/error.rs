@@ -79,6 +79,8 @@ pub(crate) enum Meaning {
     Again,
     /// Nothing was written, because of what one of the rows is.
     Row,
+    /// Nothing was written, because of how one of the rows stands there: locked by somebody, or damaged. Others may do.
+    Stuck,
     /// Nothing was written, because the connection does not know the statement that it prepared: it is prepared anew.
     Unprepared,
     /// Nothing was written.
@@ -117,6 +119,8 @@ pub(crate) fn of_statement(error: &tokio_postgres::Error) -> (Failed, Connection
         // This server has become a standby: another one may be found in its place.
         _ if *code == SqlState::READ_ONLY_SQL_TRANSACTION => (Meaning::NotDone, Connection::Over),
         "22" | "23" | "44" | "54" | "P0" => (Meaning::Row, Connection::Usable),
+        "XX" => (Meaning::Stuck, Connection::Usable),
+        _ if *code == SqlState::LOCK_NOT_AVAILABLE => (Meaning::Stuck, Connection::Usable),
         _ => (Meaning::NotDone, Connection::Usable),
     };
     (Failed { meaning, reason: explain(told) }, connection)
@@ -135,7 +139,9 @@ impl Failed {
             Meaning::Row => {
                 StoreError::Refused { reason: format!("the database did not take the row: {reason}") }
             }
-            Meaning::Again | Meaning::Unprepared | Meaning::NotDone => StoreError::Unavailable { reason },
+            Meaning::Again | Meaning::Stuck | Meaning::Unprepared | Meaning::NotDone => {
+                StoreError::Unavailable { reason }
+            }
         }
     }
 

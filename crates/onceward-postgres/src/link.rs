@@ -21,6 +21,9 @@ use crate::{Options, PostgresUrl};
 /// What a statement is given.
 pub(crate) type Parameters<'a> = [&'a (dyn ToSql + Sync)];
 
+/// A lock may be waited for a part of the time that a statement has: enough is left to do without that row.
+const LOCK_TIMEOUT_DIVISOR: u128 = 5;
+
 /// How connections are made.
 pub(crate) struct Dialer {
     config: Config,
@@ -41,12 +44,15 @@ impl Dialer {
         counters: Arc<Counters>,
     ) -> Self {
         let timeout = options.statement_timeout.as_millis();
+        // Whoever waits for a lock keeps a whole batch waiting, and most of it does not need that lock. Never 0, which
+        // would be no limit.
+        let lock_timeout = (timeout / LOCK_TIMEOUT_DIVISOR).max(1);
         Self {
             config: url.config.clone(),
             tls,
             prepared: url.prepared,
             answer_timeout: options.answer_timeout,
-            limits: format!("-c statement_timeout={timeout} -c lock_timeout={timeout}"),
+            limits: format!("-c statement_timeout={timeout} -c lock_timeout={lock_timeout}"),
             // An old pooler takes no such words, and `prepared=off` says that there is one.
             limits_refused: AtomicBool::new(url.prepared == Prepared::Off),
             counters,
@@ -209,7 +215,7 @@ impl Link {
                 let Failed { meaning, reason } = self.failed(&error);
                 // To prepare a statement writes nothing, whatever became of the answer.
                 let meaning = match meaning {
-                    Meaning::Lost | Meaning::Row => Meaning::NotDone,
+                    Meaning::Lost | Meaning::Row | Meaning::Stuck => Meaning::NotDone,
                     Meaning::Again | Meaning::Unprepared | Meaning::NotDone => meaning,
                 };
                 Err(Failed { meaning, reason })

@@ -1,10 +1,11 @@
 //! Where calls wait for a connection: bounded by count and by bytes, and taken a batch at a time.
 //!
 //! A free connection takes everything of one kind that waits, oldest kind first, and nothing waits for company. An id is in
-//! a batch once. A second claim of an id follows the first, whatever comes of it: the answer to the first one says what the
-//! second one would have met, so ten thousand claims of one key are one row of one statement.
+//! a batch once. A second swap of an id that expects the same follows the first, whatever comes of it: the answer to the
+//! first one says what the second one would have met, so ten thousand claims of one key are one row of one statement, be
+//! the key new or released.
 
-use std::collections::{HashMap, HashSet, VecDeque};
+use std::collections::{HashMap, VecDeque};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use onceward::RecordId;
@@ -44,14 +45,14 @@ struct State {
 
 /// What a connection takes.
 pub(crate) enum Work {
-    Claims(Vec<Claims>),
-    Updates(Vec<Swap>),
+    Claims(Vec<Alike>),
+    Updates(Vec<Alike>),
     Loads(Vec<(RecordId, Vec<Answer<Found>>)>),
     Forget(Forget),
 }
 
-/// Swaps of one id that all expect that there is none.
-pub(crate) struct Claims {
+/// Swaps of one id that all expect the same: that there is none, or one version.
+pub(crate) struct Alike {
     pub first: Swap,
     pub followers: Vec<Swap>,
 }
@@ -143,8 +144,8 @@ impl State {
         }
     }
 
-    fn take_claims(&mut self, limits: &Limits) -> Vec<Claims> {
-        let (mut batch, mut places, mut bytes) = (Vec::<Claims>::new(), HashMap::new(), 0);
+    fn take_claims(&mut self, limits: &Limits) -> Vec<Alike> {
+        let (mut batch, mut places, mut bytes) = (Vec::<Alike>::new(), HashMap::new(), 0);
         while let Some((_, swap)) = self.claims.front() {
             let (weight, known) = (swap.row.record.len(), places.get(&swap.id).copied());
             let full = batch.len() >= limits.batch_rows || bytes + weight > limits.batch_bytes;
@@ -155,19 +156,19 @@ impl State {
             let Some((_, swap)) = self.claims.pop_front() else { break };
             self.took(1, weight);
             match known.and_then(|place: usize| batch.get_mut(place)) {
-                Some(claims) => claims.followers.push(swap),
+                Some(alike) => alike.followers.push(swap),
                 None => {
                     bytes += weight;
                     places.insert(swap.id, batch.len());
-                    batch.push(Claims { first: swap, followers: Vec::new() });
+                    batch.push(Alike { first: swap, followers: Vec::new() });
                 }
             }
         }
         batch
     }
 
-    fn take_updates(&mut self, limits: &Limits) -> Vec<Swap> {
-        let (mut batch, mut ids, mut bytes) = (Vec::new(), HashSet::new(), 0);
+    fn take_updates(&mut self, limits: &Limits) -> Vec<Alike> {
+        let (mut batch, mut places, mut bytes) = (Vec::<Alike>::new(), HashMap::new(), 0);
         let mut later = VecDeque::new();
         while let Some((_, swap)) = self.updates.front() {
             let weight = swap.row.record.len();
@@ -176,13 +177,20 @@ impl State {
                 break;
             }
             let Some((number, swap)) = self.updates.pop_front() else { break };
-            if !ids.insert(swap.id) {
-                later.push_back((number, swap));
-                continue;
+            match places.get(&swap.id).and_then(|place: &usize| batch.get_mut(*place)) {
+                Some(alike) if alike.first.expect == swap.expect => {
+                    self.took(1, weight);
+                    alike.followers.push(swap);
+                }
+                // It expects another version, and waits for the next batch.
+                Some(_) => later.push_back((number, swap)),
+                None => {
+                    self.took(1, weight);
+                    bytes += weight;
+                    places.insert(swap.id, batch.len());
+                    batch.push(Alike { first: swap, followers: Vec::new() });
+                }
             }
-            self.took(1, weight);
-            bytes += weight;
-            batch.push(swap);
         }
         while let Some(entry) = later.pop_back() {
             self.updates.push_front(entry);
@@ -304,12 +312,11 @@ fn unavailable(reason: &str) -> StoreError {
 impl Work {
     fn into_jobs(self) -> Vec<Job> {
         match self {
-            Self::Claims(batch) => batch
+            Self::Claims(batch) | Self::Updates(batch) => batch
                 .into_iter()
-                .flat_map(|Claims { first, followers }| std::iter::once(first).chain(followers))
+                .flat_map(|Alike { first, followers }| std::iter::once(first).chain(followers))
                 .map(Job::Swap)
                 .collect(),
-            Self::Updates(batch) => batch.into_iter().map(Job::Swap).collect(),
             Self::Loads(batch) => batch
                 .into_iter()
                 .flat_map(|(id, answers)| {

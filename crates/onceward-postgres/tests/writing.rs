@@ -5,6 +5,7 @@
 mod support;
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use onceward::store::{Stamped, Store, StoreError, Swapped};
 use onceward_postgres::{Batching, Options, PostgresStore};
@@ -72,6 +73,32 @@ async fn a_thousand_claims_of_one_key_have_one_winner_and_few_statements() {
     assert!(store.statistics().statements < 200, "{:?}", store.statistics());
 }
 
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_thousand_swaps_of_one_version_have_one_winner_and_few_statements() {
+    let store = open(&url(""), Options::default()).await;
+    let id = sample::id(1);
+    let version = put(&store, id, None, sample::record("released")).await;
+    let before = store.statistics().statements;
+    let mut tasks = JoinSet::new();
+    for n in 0..1_000 {
+        let store = store.clone();
+        tasks.spawn(
+            async move { store.swap(id, Some(version), sample::record(&n.to_string())).await.unwrap() },
+        );
+    }
+    let answers = tasks.join_all().await;
+    let winners = answers.iter().filter(|answer| matches!(answer, Swapped::Applied { .. })).count();
+    assert_eq!(winners, 1);
+    let stored = store.load(id).await.unwrap().record;
+    for answer in answers {
+        if let Swapped::Conflict(seen) = answer {
+            assert_eq!(seen.record, stored, "a loser was not shown the winner");
+        }
+    }
+    let statements = store.statistics().statements - before;
+    assert!(statements < 200, "{statements} statements");
+}
+
 #[tokio::test]
 async fn of_two_claims_in_one_batch_one_wins_and_the_other_is_shown_it() {
     let store = open(&url("pool=1"), Options::default()).await;
@@ -112,6 +139,66 @@ async fn a_row_that_the_database_refuses_fails_alone() {
     assert!(matches!(&calls.2, Err(StoreError::Refused { .. })), "{:?}", calls.2);
     applied(calls.3);
     assert_eq!(store.load(bad).await.unwrap().record, None);
+}
+
+/// Takes the lock of a row, in a transaction that stays open.
+async fn lock<'a>(
+    other: &'a mut tokio_postgres::Client,
+    schema: &str,
+    id: onceward::RecordId,
+) -> tokio_postgres::Transaction<'a> {
+    let lock = other.transaction().await.unwrap();
+    let sql = format!("SELECT FROM {schema}.operations WHERE id = '{id}' FOR UPDATE");
+    assert_eq!(lock.query(&sql, &[]).await.unwrap().len(), 1);
+    lock
+}
+
+#[tokio::test]
+async fn a_row_that_somebody_has_locked_fails_alone() {
+    let url = url("pool=1");
+    let options = Options { statement_timeout: Duration::from_secs(1), ..Options::default() };
+    let store = open(&url, options).await;
+    let mut versions = Vec::new();
+    for n in 1..=3 {
+        versions.push(put(&store, sample::id(n), None, sample::record("k")).await);
+    }
+    let mut other = client(database()).await;
+    let held = lock(&mut other, url.schema(), sample::id(2)).await;
+    let write = |n: usize| {
+        let done = sample::in_state("k", sample::completed(sample::START));
+        store.swap(sample::id(n as u64), Some(versions[n - 1]), done)
+    };
+    let calls = tokio::join!(write(1), write(2), write(3));
+    applied(calls.0);
+    assert!(matches!(&calls.1, Err(StoreError::Unavailable { .. })), "{:?}", calls.1);
+    applied(calls.2);
+    held.rollback().await.unwrap();
+    applied(write(2).await);
+}
+
+#[tokio::test]
+async fn a_row_whose_storage_is_damaged_fails_alone() {
+    let url = url("pool=1");
+    let store = open(&url, Options::default()).await;
+    for n in 1..=3 {
+        put(&store, sample::id(n), None, sample::record("k")).await;
+    }
+    store.close().await;
+    let (schema, bad) = (url.schema(), sample::id(2));
+    // What a lost part of a large value gives, whoever reads it.
+    let sql = format!(
+        "CREATE FUNCTION {schema}.damaged() RETURNS bytea LANGUAGE plpgsql AS $$
+         BEGIN RAISE EXCEPTION 'missing chunk number 0' USING ERRCODE = 'XX001'; END $$;
+         ALTER TABLE {schema}.operations RENAME TO kept;
+         CREATE VIEW {schema}.operations AS SELECT id, version,
+             CASE WHEN id = '{bad}' THEN {schema}.damaged() ELSE record END AS record FROM {schema}.kept"
+    );
+    observer().await.batch_execute(&sql).await.unwrap();
+    let store = PostgresStore::connect(&url, Options::default()).await.unwrap();
+    let calls = tokio::join!(store.load(sample::id(1)), store.load(bad), store.load(sample::id(3)));
+    assert!(calls.0.unwrap().record.is_some());
+    assert!(matches!(&calls.1, Err(StoreError::Unavailable { .. })), "{:?}", calls.1);
+    assert!(calls.2.unwrap().record.is_some());
 }
 
 #[tokio::test]

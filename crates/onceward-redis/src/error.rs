@@ -62,6 +62,8 @@ pub(crate) enum Failure {
     NotSent(String),
     /// The server refused it before anything was written.
     Refused(String),
+    /// The server takes no writes any more: another one is the master now, and nothing was written.
+    Demoted(String),
     /// The server does not know the script.
     NoScript,
     /// It may have been carried out.
@@ -73,7 +75,9 @@ pub(crate) enum Failure {
 impl Failure {
     pub(crate) fn reason(&self) -> String {
         match self {
-            Self::NotSent(reason) | Self::Refused(reason) | Self::Lost(reason) => reason.clone(),
+            Self::NotSent(reason) | Self::Refused(reason) | Self::Demoted(reason) | Self::Lost(reason) => {
+                reason.clone()
+            }
             Self::NoScript => "the server does not keep the script that it was just sent".to_owned(),
             Self::Strange(what) => format!("the answer makes no sense ({what}): is it really Redis?"),
         }
@@ -82,7 +86,7 @@ impl Failure {
     pub(crate) fn of_write(self) -> StoreError {
         let reason = self.reason();
         match self {
-            Self::NotSent(_) | Self::Refused(_) => StoreError::Unavailable { reason },
+            Self::NotSent(_) | Self::Refused(_) | Self::Demoted(_) => StoreError::Unavailable { reason },
             Self::NoScript | Self::Lost(_) | Self::Strange(_) => StoreError::Ambiguous { reason },
         }
     }

@@ -149,15 +149,25 @@ impl Single {
         };
         match error.kind() {
             ErrorKind::Server(ServerErrorKind::NoScript) => Err(Failure::NoScript),
+            // It stays a replica for as long as this connection lasts, and the address may lead to the new master by now.
+            ErrorKind::Server(ServerErrorKind::ReadOnly) => {
+                self.give_up(number);
+                Err(Failure::Demoted(words(&error)))
+            }
             // The server read it and said no.
             ErrorKind::Server(_) | ErrorKind::Extension => Err(Failure::Refused(words(&error))),
             _ => {
-                let mut line = self.line();
-                if line.number == number {
-                    line.connection = None;
-                }
+                self.give_up(number);
                 Err(Failure::Lost(words(&error)))
             }
+        }
+    }
+
+    /// The watch makes another connection.
+    fn give_up(&self, number: u64) {
+        let mut line = self.line();
+        if line.number == number {
+            line.connection = None;
         }
     }
 

@@ -97,8 +97,10 @@ return {'listed', time[1], time[2], marker[2], found}
 ";
 
 /// KEYS marker. ARGV when, generation, the generation that must stand there. Writes the marker and answers what stands
-/// there now. Versions go on above all that were ever given: each bucket would have to write a million records a second
-/// to catch up with the clock, and where a clock was set back the old count is raised.
+/// there now. Versions begin at the clock: each bucket would have to write a million records a second to catch up with it.
+/// Where a loss is accepted they go on an hour above the clock, whether the old count is still there or not: gateways take
+/// a count below what they saw for a roll-back, and an earlier acceptance may have raised it above the clock. Where a clock
+/// was set back the old count is raised by more than can have been rolled back.
 pub(crate) static MARK: Script = Script::new(MARK_BODY, || hash(MARK_BODY));
 const MARK_BODY: &str = r"
 local marker = redis.call('HMGET', KEYS[1], 'generation', 'last')
@@ -113,7 +115,10 @@ if ARGV[1] == 'equal' then
   return ARGV[2]
 end
 local time = redis.call('TIME')
-local last = math.max(tonumber(marker[2] or 0) + 4294967296, time[1] * 1000000 + time[2])
+local last = time[1] * 1000000 + time[2]
+if ARGV[1] == 'always' then
+  last = math.max(tonumber(marker[2] or 0) + 16777216, last + 4294967296)
+end
 redis.call('HSET', KEYS[1], 'generation', ARGV[2], 'last', string.format('%.0f', last))
 return ARGV[2]
 ";

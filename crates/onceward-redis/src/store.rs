@@ -146,7 +146,7 @@ impl Inner {
             }
             Err(failure) => {
                 // The connection may be gone: the watch makes another.
-                if matches!(failure, Failure::Lost(_)) {
+                if matches!(failure, Failure::Lost(_) | Failure::Demoted(_)) {
                     self.alarm.notify_one();
                 }
                 Err(Untold::Failed(failure))

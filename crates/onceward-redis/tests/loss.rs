@@ -130,6 +130,55 @@ async fn a_restart_from_an_old_snapshot_is_noticed_and_stops_every_gateway() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn a_second_loss_soon_after_the_first_is_accepted_by_accepting_it_once() {
+    let server = RedisServer::start(&[]);
+    let store = connect(&server).await;
+    RedisStore::accept_loss(&url(&server)).await.unwrap();
+    while !matches!(claim(&store, 1).await, Ok(Swapped::Applied { .. })) {
+        tokio::task::yield_now().await;
+    }
+    server.cli(&["flushall"]);
+    assert!(load(&store, sample::id(1)).await.is_err());
+    RedisStore::accept_loss(&url(&server)).await.unwrap();
+    served(&store).await;
+    put(&store, 1).await;
+    assert_eq!(store.loss(), None);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_old_snapshot_in_which_an_older_loss_was_accepted_is_not_taken_for_acceptance() {
+    let server = RedisServer::start(&[]);
+    let store = connect(&server).await;
+    for n in 1..=2 {
+        RedisStore::accept_loss(&url(&server)).await.unwrap();
+        while !matches!(claim(&store, n).await, Ok(Swapped::Applied { .. })) {
+            tokio::task::yield_now().await;
+        }
+        if n == 1 {
+            assert_eq!(server.cli(&["save"]).trim(), "OK");
+        }
+    }
+    server.kill();
+    server.begin();
+    // The second record is gone, and nobody has accepted that.
+    assert!(load(&store, sample::id(2)).await.unwrap_err().contains("accept-loss"));
+    assert!(matches!(claim(&store, 2).await, Err(StoreError::Unavailable { .. })));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_server_that_has_become_a_replica_is_left_for_whoever_is_the_master_now() {
+    let server = RedisServer::start(&[]);
+    let store = connect(&server).await;
+    let before = store.statistics().reconnects;
+    // Nobody listens there, so its records stay as they are.
+    server.cli(&["replicaof", "127.0.0.1", "1"]);
+    assert!(matches!(claim(&store, 1).await, Err(StoreError::Unavailable { .. })));
+    while store.statistics().reconnects == before {
+        tokio::task::yield_now().await;
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn with_appendfsync_always_a_killed_server_loses_nothing_that_was_answered() {
     let server = RedisServer::start(&["--appendonly", "yes", "--appendfsync", "always"]);
     let store = connect(&server).await;

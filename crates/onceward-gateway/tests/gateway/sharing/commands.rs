@@ -68,6 +68,17 @@ fn check_says_what_the_servers_settings_mean_for_the_promise() {
 }
 
 #[test]
+fn a_gateway_says_when_it_starts_that_its_database_acknowledges_what_a_crash_forgets() {
+    let folder = tempfile::tempdir().unwrap();
+    let ledger = Ledger::start(folder.path());
+    let server = Postgres::start();
+    server.sql("postgres", "ALTER SYSTEM SET synchronous_commit = off");
+    server.sql("postgres", "SELECT pg_reload_conf()");
+    let said = start(&server.create_database(), folder.path(), &ledger).stop();
+    assert!(said.contains("synchronous_commit") && said.contains("executed again"), "{said}");
+}
+
+#[test]
 fn check_explains_a_redis_that_could_lose_keys() {
     let folder = tempfile::tempdir().unwrap();
     let redis = RedisServer::start(&[]);
