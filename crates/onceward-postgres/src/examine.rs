@@ -175,18 +175,26 @@ async fn clock(client: &Client) -> Result<Finding, tokio_postgres::Error> {
     Ok(finding("clock", found, Health::Good, "this machine and the database agree about the time"))
 }
 
-/// Two clients that are both connected have a backend each, unless a pooler lends one to whoever has a statement.
+/// So often two clients ask, in turn, which backend they have. A busy pooler may lend each the same one for a while.
+const POOLER_QUESTIONS: usize = 32;
+
+/// Two clients that are both connected have a backend each, always the same, unless a pooler lends one to whoever has a
+/// statement.
 async fn pooler(client: &Client, url: &PostgresUrl) -> Result<Finding, OpenError> {
     let failed = |error: tokio_postgres::Error| OpenError::Unreachable {
         url: url.to_string(),
         reason: error::words(&error),
     };
     let other = connect(url).await?;
-    let mut backends = Vec::new();
-    for client in [client, &other] {
-        backends.push(scalar(client, "SELECT pg_backend_pid()").await.map_err(failed)?);
+    let mut backends = [Vec::new(), Vec::new()];
+    for _ in 0..POOLER_QUESTIONS {
+        for (client, backends) in [client, &other].into_iter().zip(&mut backends) {
+            backends.push(scalar(client, "SELECT pg_backend_pid()").await.map_err(failed)?);
+        }
     }
-    let shared = backends.first() == backends.last();
+    let [first, second] = &backends;
+    let changed = |all: &[Option<String>]| all.windows(2).any(|two| two.first() != two.last());
+    let shared = first == second || changed(first) || changed(second);
     let found = Some(if shared { "one, in transaction mode" } else { "none, or in session mode" }.to_owned());
     if shared && url.prepared == Prepared::On {
         return Ok(finding(

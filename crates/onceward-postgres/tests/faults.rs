@@ -78,6 +78,25 @@ async fn a_swap_whose_connection_is_cut_is_ambiguous_and_a_later_look_tells_what
     assert_eq!(store.statistics().ambiguous, 2 * CUTS.len() as u64);
 }
 
+/// Whoever is told that nothing was written may go on without a store, beside the one that turns out to hold the key.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn claims_of_the_same_id_as_one_whose_answer_was_lost_are_ambiguous_too() {
+    let (store, wire) = behind_a_wire().await;
+    wire.arm("busy", Cut::Stall);
+    let busy = tokio::spawn({
+        let store = store.clone();
+        async move { store.swap(sample::id(1), None, sample::record("busy")).await }
+    });
+    wire.made(1).await;
+    wire.arm("needle", Cut::Before);
+    // Both wait before the only connection is free again.
+    let claim = || store.swap(sample::id(2), None, sample::record("needle"));
+    let (first, second, ()) = tokio::join!(claim(), claim(), async { wire.release() });
+    assert!(matches!(first, Err(StoreError::Ambiguous { .. })), "{first:?}");
+    assert!(matches!(second, Err(StoreError::Ambiguous { .. })), "{second:?}");
+    applied(busy.await.unwrap());
+}
+
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_load_whose_connection_is_cut_is_unavailable_and_the_next_one_is_answered() {
     let (store, wire) = behind_a_wire().await;

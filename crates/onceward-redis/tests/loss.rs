@@ -82,7 +82,7 @@ async fn a_gateway_that_starts_on_an_emptied_server_does_not_silence_one_that_mi
     let refused =
         RedisStore::connect(&url(&server), Options { first_use: FirstUse::Refuse, ..Options::default() })
             .await;
-    assert!(matches!(refused, Err(OpenError::Lost { .. })), "{refused:?}");
+    assert!(matches!(refused, Err(OpenError::Empty { .. })), "{refused:?}");
     let new = connect(&server).await;
     put(&new, 2).await;
     assert!(claim(&old, 1).await.is_err());
