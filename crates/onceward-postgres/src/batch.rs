@@ -82,7 +82,7 @@ impl Lane {
 
     /// One statement for all of these, or one for each where one of them cannot be stored, or is locked or damaged.
     async fn write(&mut self, kind: Kind, swaps: &[&Swap]) -> Vec<Result<Written, StoreError>> {
-        let answers = match self.write_at_once(kind, swaps).await {
+        let mut answers = match self.write_at_once(kind, swaps).await {
             Ok(answers) => answers,
             Err(failed) if matches!(failed.meaning, Meaning::Row | Meaning::Stuck) && swaps.len() > 1 => {
                 let mut answers = Vec::with_capacity(swaps.len());
@@ -104,6 +104,18 @@ impl Lane {
             }
             Err(failed) => vec![Err(failed.of_write()); swaps.len()],
         };
+        // A conflict wrote nothing and waited for nobody, so what it shows is held to what a load shows.
+        let shown: Vec<_> = swaps
+            .iter()
+            .zip(&answers)
+            .filter(|(_, answer)| matches!(answer, Ok(Written::Conflict(_))))
+            .map(|(swap, _)| Id(swap.id))
+            .collect();
+        if let Err(failed) = self.confirm(&shown).await {
+            for answer in answers.iter_mut().filter(|answer| matches!(answer, Ok(Written::Conflict(_)))) {
+                *answer = Err(failed.of_read());
+            }
+        }
         let lost: Vec<_> = swaps
             .iter()
             .zip(&answers)

@@ -325,11 +325,18 @@ async fn a_commit_that_is_no_longer_waiting_for_its_standby_is_ambiguous() {
         let store = store.clone();
         async move { store.load(sample::id(2)).await }
     });
-    while primary.sql("postgres", "SELECT count(*) FROM pg_stat_activity WHERE wait_event = 'SyncRep'") == "0"
-    {
-        assert!(!looking.is_finished(), "a claim that only one machine has was believed");
+    // And so does whoever claims it and is shown the row instead.
+    let claiming = tokio::spawn({
+        let store = store.clone();
+        async move { store.swap(sample::id(2), None, sample::record("k")).await }
+    });
+    let waiting = "SELECT count(*) FROM pg_stat_activity WHERE wait_event = 'SyncRep'";
+    while primary.sql("postgres", waiting) != "2" {
+        assert!(!looking.is_finished() && !claiming.is_finished(), "what only one machine has was believed");
     }
     standby.restart();
     let seen = looking.await.unwrap().unwrap();
     assert!(seen.record.is_some(), "{seen:?}");
+    let met = claiming.await.unwrap();
+    assert!(matches!(met, Ok(Swapped::Conflict(_))), "{met:?}");
 }
