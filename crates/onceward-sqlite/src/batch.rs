@@ -1,229 +1,204 @@
-//! One transaction for everything that waits: every write is applied in turn, and one commit makes them durable.
+//! Decides what waits, one job after the other, against what stands: in the batch itself, in memory, or in the database.
 
-use std::path::Path;
+use std::collections::{HashMap, VecDeque};
+use std::path::PathBuf;
+use std::sync::Arc;
 
 use onceward::store::{StoreError, Version};
-use rusqlite::{Connection, OptionalExtension, Statement};
+use onceward::{RecordId, Timestamp};
+use rusqlite::{Connection, Statement};
 
-use crate::error::{self, Concerns};
-use crate::job::{Job, Row, Stored};
-use crate::versions::{Reserved, Versions, column, version};
-use onceward::RecordId;
+use crate::error::unavailable;
+use crate::job::{Answer, Forget, Found, Job, Stored, Swap, Written};
+use crate::journal::{Frame, Latest};
+use crate::recent::Recent;
+use crate::rows::{SELECT, SELECT_VERSION, stored, stored_version};
 
-/// What came of one job, once its transaction is durable.
-pub(crate) enum Outcome {
-    Applied(Version),
-    Conflict(Option<Stored>),
-    Forgotten(usize),
-    Failed(StoreError),
-}
-
-/// Why nothing of a transaction counts.
-pub(crate) enum Failure {
-    /// Every job gets this answer.
-    All(StoreError),
-    /// The process must stop. Every job gets this answer if it does not.
-    Fatal { message: String, answer: StoreError },
-}
-
-/// The writer's statements, prepared once.
+/// A batch while it is decided, and until it is answered.
 pub(crate) struct Batch<'c> {
+    /// What is to be made durable.
+    pub frame: Frame,
+    decided: Vec<Decided>,
+    changes: HashMap<RecordId, Arc<Latest>>,
+    /// What was recent when the batch began, id by id in the order of the jobs.
+    recent: VecDeque<Option<Arc<Latest>>>,
+    /// How many bytes were read and written.
+    moved: usize,
+    /// The last version that was given. One that was given in vain does not come back either.
+    version: u64,
+    path: PathBuf,
     connection: &'c Connection,
-    path: &'c Path,
-    versions: Versions,
     begin: Statement<'c>,
-    commit: Statement<'c>,
-    rollback: Statement<'c>,
-    insert: Statement<'c>,
-    update: Statement<'c>,
+    end: Statement<'c>,
     select: Statement<'c>,
-    delete: Statement<'c>,
-    reserve: Statement<'c>,
+    select_version: Statement<'c>,
 }
 
-pub(crate) const SELECT: &str = "SELECT version, record FROM operations WHERE id = ?1";
-
-/// How an attempt at a transaction ended before its commit.
-enum Interrupted {
-    /// The job at this place cannot be part of it: the transaction was rolled back and is begun again without it.
-    Without(usize, StoreError),
-    Failed(Failure),
+/// A job whose answer waits until the batch is durable.
+enum Decided {
+    Applied(Answer<Written>, Version),
+    Conflict(Answer<Written>, Option<Stored>),
+    Forgotten(Answer<usize>, usize),
 }
 
 impl<'c> Batch<'c> {
-    pub(crate) fn prepare(connection: &'c Connection, path: &'c Path) -> rusqlite::Result<Self> {
+    pub(crate) fn prepare(connection: &'c Connection, path: PathBuf, version: u64) -> rusqlite::Result<Self> {
         Ok(Self {
-            connection,
+            frame: Frame::default(),
+            decided: Vec::new(),
+            changes: HashMap::new(),
+            recent: VecDeque::new(),
+            moved: 0,
+            version,
             path,
-            versions: Versions::open(connection)?,
-            begin: connection.prepare("BEGIN IMMEDIATE")?,
-            commit: connection.prepare("COMMIT")?,
-            rollback: connection.prepare("ROLLBACK")?,
-            insert: connection.prepare(
-                "INSERT INTO operations (id, version, state, due_at, created_at, record)
-                 VALUES (?1, ?2, ?3, ?4, ?5, ?6) ON CONFLICT (id) DO NOTHING",
-            )?,
-            update: connection.prepare(
-                "UPDATE operations SET version = ?2, state = ?3, due_at = ?4, created_at = ?5, record = ?6
-                 WHERE id = ?1 AND version = ?7",
-            )?,
+            connection,
+            begin: connection.prepare("BEGIN")?,
+            end: connection.prepare("ROLLBACK")?,
             select: connection.prepare(SELECT)?,
-            delete: connection.prepare("DELETE FROM operations WHERE id = ?1 AND version = ?2")?,
-            reserve: connection.prepare(Versions::RESERVE)?,
+            select_version: connection.prepare(SELECT_VERSION)?,
         })
     }
 
-    /// Applies the jobs in order, until `bytes` have been read or written, and makes them durable.
-    /// There is one outcome for each job that was applied, and always at least one.
-    pub(crate) fn apply(
-        &mut self,
-        jobs: &[Job],
-        bytes: usize,
-        outcomes: &mut Vec<Outcome>,
-    ) -> Result<(), Failure> {
-        let mut spoiled: Vec<(usize, StoreError)> = Vec::new();
-        loop {
-            outcomes.clear();
-            let reserved = self.versions.reserved();
-            match self.attempt(jobs, bytes, &spoiled, outcomes) {
-                Ok(()) => return Ok(()),
-                Err(Interrupted::Without(index, error)) => {
-                    self.undo(reserved);
-                    spoiled.push((index, error));
-                }
-                Err(Interrupted::Failed(failure)) => {
-                    self.undo(reserved);
-                    return Err(failure);
-                }
-            }
-        }
+    /// How many jobs are decided.
+    pub(crate) fn len(&self) -> usize {
+        self.decided.len()
     }
 
-    fn attempt(
-        &mut self,
-        jobs: &[Job],
-        bytes: usize,
-        spoiled: &[(usize, StoreError)],
-        outcomes: &mut Vec<Outcome>,
-    ) -> Result<(), Interrupted> {
-        self.begin.execute([]).map_err(|error| self.failed(&error))?;
-        let mut moved = 0;
-        for (index, job) in jobs.iter().enumerate() {
-            if let Some((_, error)) = spoiled.iter().find(|(at, _)| *at == index) {
-                outcomes.push(Outcome::Failed(error.clone()));
-                continue;
+    /// Takes jobs from the front until so many bytes were read or written, at least one.
+    pub(crate) fn decide(&mut self, jobs: &mut VecDeque<Job>, recent: &Recent, bytes: usize) {
+        self.frame.clear();
+        self.moved = 0;
+        self.recent.clear();
+        // Memory first, then the database as of a later moment: what is folded meanwhile is found in one of them. The
+        // other way round it could be in neither.
+        recent.get_all(jobs.iter(), &mut self.recent);
+        while let Some(job) = jobs.pop_front() {
+            match job {
+                Job::Swap(swap) => self.swap(swap),
+                Job::Forget(forget) => self.forget(forget),
+                Job::Fold(answer) if self.decided.is_empty() => recent.wait_for_database(answer),
+                Job::Fold(answer) => {
+                    // What was asked for before it becomes durable first.
+                    jobs.push_front(Job::Fold(answer));
+                    break;
+                }
             }
-            let outcome = match self.apply_one(job, &mut moved) {
-                Ok(outcome) => outcome,
-                Err(error) => self.spoil(index, &error)?,
-            };
-            outcomes.push(outcome);
-            if moved >= bytes {
+            if self.moved >= bytes {
                 break;
             }
         }
-        self.commit.execute([]).map(drop).map_err(|error| {
-            let answer = error::commit_failed(&error, self.path);
-            Interrupted::Failed(match error::concerns(&error) {
-                Concerns::Process => self.fatal(&error),
-                Concerns::Row | Concerns::Place | Concerns::Transaction => Failure::All(answer),
-            })
-        })
-    }
-
-    /// Decides who suffers for a failed statement. One that failed for its row alone has been undone by SQLite, and the
-    /// transaction goes on, unless SQLite gave that up too.
-    fn spoil(&self, index: usize, error: &rusqlite::Error) -> Result<Outcome, Interrupted> {
-        match error::concerns(error) {
-            Concerns::Row if !self.connection.is_autocommit() => {
-                Ok(Outcome::Failed(error::not_written(error, self.path)))
-            }
-            Concerns::Row | Concerns::Place => {
-                Err(Interrupted::Without(index, error::not_written(error, self.path)))
-            }
-            Concerns::Transaction | Concerns::Process => Err(self.failed(error)),
-        }
-    }
-
-    fn failed(&self, error: &rusqlite::Error) -> Interrupted {
-        Interrupted::Failed(match error::concerns(error) {
-            Concerns::Process => self.fatal(error),
-            Concerns::Row | Concerns::Place | Concerns::Transaction => {
-                Failure::All(error::unavailable(error, self.path))
-            }
-        })
-    }
-
-    fn fatal(&self, error: &rusqlite::Error) -> Failure {
-        let message = error::fatal(error, self.path);
-        Failure::Fatal { answer: StoreError::Ambiguous { reason: message.clone() }, message }
-    }
-
-    fn undo(&mut self, reserved: Reserved) {
-        self.versions.rolled_back(reserved);
-        // SQLite rolls back by itself when the disk is full or fails; what is left open is closed here.
+        // Going on would read the past for ever: the statement fails only if the connection cannot be used at all, and
+        // then so does every later one.
         if !self.connection.is_autocommit()
-            && let Err(error) = self.rollback.execute([])
+            && let Err(error) = self.end.execute([])
         {
-            tracing::error!(%error, path = ?self.path, "a transaction could not be rolled back");
+            tracing::error!(%error, path = ?self.path, "a look at the database could not be ended");
         }
     }
 
-    fn apply_one(&mut self, job: &Job, moved: &mut usize) -> rusqlite::Result<Outcome> {
-        match job {
-            Job::Swap(swap) => {
-                *moved += swap.row.record.len();
-                self.swap(swap.id, swap.expect, &swap.row, moved)
+    fn swap(&mut self, swap: Swap) {
+        let Swap { id, expect, row, answer } = swap;
+        self.moved += row.record.len();
+        let recent = self.recent.pop_front().flatten();
+        let found = match self.changes.get(&id).or(recent.as_ref()) {
+            Some(latest) if latest.version_of_row() == expect => Ok(None),
+            Some(latest) => Ok(Some(latest.stored())),
+            None => self.in_database(id).map(|found| {
+                let same = found.as_ref().map(|found| found.version) == expect;
+                (!same).then_some(found)
+            }),
+        };
+        match found {
+            Ok(None) => {
+                self.version += 1;
+                let version = Version::from_number(self.version);
+                self.change(id, Latest { version, row: Some(row) });
+                self.decided.push(Decided::Applied(answer, version));
             }
-            Job::Forget(forget) => self.forget(&forget.records).map(Outcome::Forgotten),
+            Ok(Some(stands)) => {
+                self.moved += stands.as_ref().map_or(0, |stands| stands.record.len());
+                self.decided.push(Decided::Conflict(answer, stands));
+            }
+            // A caller that has gone away no longer wants its answer.
+            Err(error) => drop(answer.send(Err(error))),
         }
     }
 
-    fn swap(
-        &mut self,
-        id: RecordId,
-        expect: Option<Version>,
-        row: &Row,
-        moved: &mut usize,
-    ) -> rusqlite::Result<Outcome> {
-        let given = self.versions.next(&mut self.reserve)?;
-        let statement = if expect.is_some() { &mut self.update } else { &mut self.insert };
-        statement.raw_bind_parameter(1, &id.as_bytes()[..])?;
-        statement.raw_bind_parameter(2, given)?;
-        statement.raw_bind_parameter(3, row.state)?;
-        statement.raw_bind_parameter(4, micros(row.due_at))?;
-        statement.raw_bind_parameter(5, micros(row.created_at))?;
-        statement.raw_bind_parameter(6, row.record.as_slice())?;
-        if let Some(expected) = expect {
-            statement.raw_bind_parameter(7, column(expected))?;
-        }
-        if statement.raw_execute()? > 0 {
-            return Ok(Outcome::Applied(version(given)));
-        }
-        let stored = stored(&mut self.select, id)?;
-        *moved += stored.as_ref().map_or(0, |stored| stored.record.len());
-        Ok(Outcome::Conflict(stored))
-    }
-
-    fn forget(&mut self, records: &[(RecordId, Version)]) -> rusqlite::Result<usize> {
+    fn forget(&mut self, Forget { records, answer }: Forget) {
         let mut forgotten = 0;
+        let mut failed = None;
         for (id, version) in records {
-            forgotten += self.delete.execute((&id.as_bytes()[..], column(*version)))?;
+            let recent = self.recent.pop_front().flatten();
+            let stands = match self.changes.get(&id).or(recent.as_ref()) {
+                Some(latest) => latest.version_of_row(),
+                None => match self.version_in_database(id) {
+                    Ok(stands) => stands,
+                    Err(error) => {
+                        failed.get_or_insert(error);
+                        continue;
+                    }
+                },
+            };
+            if stands == Some(version) {
+                self.change(id, Latest { version, row: None });
+                forgotten += 1;
+            }
         }
-        Ok(forgotten)
+        match failed {
+            // What could be read is forgotten all the same; what could not stays, and is listed again.
+            Some(error) if forgotten == 0 => drop(answer.send(Err(error))),
+            Some(_) | None => self.decided.push(Decided::Forgotten(answer, forgotten)),
+        }
     }
-}
 
-/// Reads what stands in the table for an id.
-pub(crate) fn stored(select: &mut Statement<'_>, id: RecordId) -> rusqlite::Result<Option<Stored>> {
-    select
-        .query_row([&id.as_bytes()[..]], |row| {
-            Ok(Stored { version: version(row.get(0)?), record: row.get_ref(1)?.as_blob()?.to_vec() })
-        })
-        .optional()
-}
+    fn change(&mut self, id: RecordId, latest: Latest) {
+        self.frame.push(id, &latest);
+        self.changes.insert(id, Arc::new(latest));
+    }
 
-/// A time as the column holds it. Every [`onceward::Timestamp`] fits.
-pub(crate) fn micros(at: onceward::Timestamp) -> i64 {
-    i64::try_from(at.as_micros()).unwrap_or(i64::MAX)
+    fn in_database(&mut self, id: RecordId) -> Result<Option<Stored>, StoreError> {
+        self.look()
+            .and_then(|()| stored(&mut self.select, id))
+            .map_err(|error| unavailable(&error, &self.path))
+    }
+
+    fn version_in_database(&mut self, id: RecordId) -> Result<Option<Version>, StoreError> {
+        self.look()
+            .and_then(|()| stored_version(&mut self.select_version, id))
+            .map_err(|error| unavailable(&error, &self.path))
+    }
+
+    /// One look at the database serves the whole batch.
+    fn look(&mut self) -> rusqlite::Result<()> {
+        if self.connection.is_autocommit() {
+            self.begin.execute([])?;
+        }
+        Ok(())
+    }
+
+    /// The batch is durable: shows it to everybody, and answers it.
+    pub(crate) fn answer(&mut self, recent: &Recent, now: Timestamp) {
+        if !self.changes.is_empty() {
+            recent.add(self.changes.drain(), now);
+        }
+        // A caller that has gone away no longer wants its answer.
+        self.decided.drain(..).for_each(|decided| match decided {
+            Decided::Applied(answer, version) => drop(answer.send(Ok(Written::Applied { version, now }))),
+            Decided::Conflict(answer, stored) => {
+                drop(answer.send(Ok(Written::Conflict(Found { now, stored }))))
+            }
+            Decided::Forgotten(answer, count) => drop(answer.send(Ok(count))),
+        });
+    }
+
+    /// Nothing of the batch counts.
+    pub(crate) fn fail(&mut self, error: &StoreError) {
+        self.changes.clear();
+        self.decided.drain(..).for_each(|decided| match decided {
+            Decided::Applied(answer, _) | Decided::Conflict(answer, _) => {
+                drop(answer.send(Err(error.clone())))
+            }
+            Decided::Forgotten(answer, _) => drop(answer.send(Err(error.clone()))),
+        });
+    }
 }

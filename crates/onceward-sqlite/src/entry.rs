@@ -5,8 +5,7 @@ use onceward::store::{Entry, Filter, Which};
 use onceward::{Record, RecordId};
 use rusqlite::Row;
 
-use crate::batch::micros;
-use crate::versions::version;
+use crate::rows::{micros, version};
 
 /// Reads a row of (number, due_at, id, version, state, created_at, record) and adds what it weighs to `bytes`. What
 /// cannot be read is judged by its columns, and by them alone.

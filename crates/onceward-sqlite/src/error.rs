@@ -1,5 +1,6 @@
-//! What can go wrong, and whom it concerns: one row, everything in the transaction, or the process.
+//! What can go wrong, and whom it concerns: one attempt, or the process.
 
+use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 
 use onceward::store::StoreError;
@@ -61,6 +62,14 @@ pub enum OpenError {
         /// The newest schema that can be used.
         known: i64,
     },
+    /// The journal cannot be used, or does not belong to the database.
+    #[error("the journal {path:?} {problem}. It and the database were left as they are")]
+    Journal {
+        /// The file.
+        path: PathBuf,
+        /// What is wrong with it, and what to do.
+        problem: String,
+    },
     /// The database or the operating system refused.
     #[error("the store {path:?} could not be opened: {reason}")]
     Failed {
@@ -80,42 +89,23 @@ impl OpenError {
 /// Whom an error of a statement concerns.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Concerns {
-    /// This row: the statement was undone, its neighbours are not touched.
-    Row,
-    /// The place in the file that this row needs: the transaction is begun again without it.
-    Place,
-    /// Everything in the transaction.
-    Transaction,
+    /// This attempt: nothing of it counts, and another one may do better.
+    Attempt,
     /// Everything that was ever acknowledged: a sync failed.
     Process,
 }
 
 pub(crate) fn concerns(error: &rusqlite::Error) -> Concerns {
-    let rusqlite::Error::SqliteFailure(ffi::Error { code, extended_code }, _) = error else {
-        return Concerns::Transaction;
+    let rusqlite::Error::SqliteFailure(ffi::Error { extended_code, .. }, _) = error else {
+        return Concerns::Attempt;
     };
-    match (*code, *extended_code) {
+    match *extended_code {
         // The last two are a disk that says it returned other bytes than were written.
-        (
-            _,
-            ffi::SQLITE_IOERR_FSYNC
-            | ffi::SQLITE_IOERR_DIR_FSYNC
-            | ffi::SQLITE_IOERR_DATA
-            | ffi::SQLITE_IOERR_CORRUPTFS,
-        ) => Concerns::Process,
-        (ErrorCode::ConstraintViolation | ErrorCode::TooBig | ErrorCode::TypeMismatch, _) => Concerns::Row,
-        (ErrorCode::DatabaseCorrupt, _) => Concerns::Place,
-        _ => Concerns::Transaction,
-    }
-}
-
-/// What a failed statement means for one write: nothing of it is in the file.
-pub(crate) fn not_written(error: &rusqlite::Error, path: &Path) -> StoreError {
-    match concerns(error) {
-        Concerns::Row => {
-            StoreError::Refused { reason: format!("the database did not take the row: {error}") }
-        }
-        Concerns::Place | Concerns::Transaction | Concerns::Process => unavailable(error, path),
+        ffi::SQLITE_IOERR_FSYNC
+        | ffi::SQLITE_IOERR_DIR_FSYNC
+        | ffi::SQLITE_IOERR_DATA
+        | ffi::SQLITE_IOERR_CORRUPTFS => Concerns::Process,
+        _ => Concerns::Attempt,
     }
 }
 
@@ -123,13 +113,14 @@ pub(crate) fn unavailable(error: &rusqlite::Error, path: &Path) -> StoreError {
     StoreError::Unavailable { reason: explain(error, path) }
 }
 
-/// What a failed COMMIT means. A full disk is found before the last page of the log is written, so nothing counts; any
-/// other failure may have come after it, and then a restart would find the transaction in the log.
-pub(crate) fn commit_failed(error: &rusqlite::Error, path: &Path) -> StoreError {
-    match error.sqlite_error_code() {
-        Some(ErrorCode::DiskFull | ErrorCode::DatabaseBusy) => unavailable(error, path),
-        _ => StoreError::Ambiguous { reason: explain(error, path) },
+/// Why a batch was not appended to the journal, with what to do.
+pub(crate) fn not_journaled(error: &std::io::Error, path: &Path) -> String {
+    if matches!(error.kind(), ErrorKind::StorageFull | ErrorKind::QuotaExceeded) {
+        return format!(
+            "the disk that holds {path:?} is full: free some space, and the store goes on by itself ({error})"
+        );
     }
+    format!("the journal of {path:?} could not be written: look at the disk and the kernel's log ({error})")
 }
 
 /// The error in words, with what to do.
@@ -188,24 +179,10 @@ mod tests {
     }
 
     #[test]
-    fn a_failed_sync_concerns_the_process_and_a_full_disk_only_the_transaction() {
+    fn a_failed_sync_concerns_the_process_and_a_full_disk_only_the_attempt() {
         assert_eq!(concerns(&failure(ffi::SQLITE_IOERR_FSYNC)), Concerns::Process);
         assert_eq!(concerns(&failure(ffi::SQLITE_IOERR_DIR_FSYNC)), Concerns::Process);
-        assert_eq!(concerns(&failure(ffi::SQLITE_IOERR_WRITE)), Concerns::Transaction);
-        assert_eq!(concerns(&failure(ffi::SQLITE_FULL)), Concerns::Transaction);
-        assert_eq!(concerns(&failure(ffi::SQLITE_CONSTRAINT_CHECK)), Concerns::Row);
-        assert_eq!(concerns(&failure(ffi::SQLITE_TOOBIG)), Concerns::Row);
-        assert_eq!(concerns(&failure(ffi::SQLITE_CORRUPT)), Concerns::Place);
-    }
-
-    #[test]
-    fn a_commit_that_found_the_disk_full_wrote_nothing_and_any_other_failed_commit_is_ambiguous() {
-        let path = Path::new("x.db");
-        assert!(matches!(commit_failed(&failure(ffi::SQLITE_FULL), path), StoreError::Unavailable { .. }));
-        assert!(matches!(
-            commit_failed(&failure(ffi::SQLITE_IOERR_WRITE), path),
-            StoreError::Ambiguous { .. }
-        ));
-        assert!(matches!(commit_failed(&failure(ffi::SQLITE_NOMEM), path), StoreError::Ambiguous { .. }));
+        assert_eq!(concerns(&failure(ffi::SQLITE_IOERR_WRITE)), Concerns::Attempt);
+        assert_eq!(concerns(&failure(ffi::SQLITE_FULL)), Concerns::Attempt);
     }
 }

@@ -17,6 +17,8 @@ pub(crate) type Answer<T> = oneshot::Sender<Result<T, StoreError>>;
 pub(crate) enum Job {
     Swap(Swap),
     Forget(Forget),
+    /// Answered when everything that was written before is in the database.
+    Fold(Answer<()>),
 }
 
 pub(crate) struct Swap {
@@ -31,7 +33,8 @@ pub(crate) struct Forget {
     pub answer: Answer<usize>,
 }
 
-/// A record as it goes into the table. Made on the caller's task, so that the writer only copies it.
+/// A record as it goes into the database. Made on the caller's task, so that the writer only copies it.
+#[derive(Debug, PartialEq, Eq)]
 pub(crate) struct Row {
     pub state: &'static str,
     pub due_at: Timestamp,
@@ -60,7 +63,7 @@ pub(crate) enum Written {
     Conflict(Found),
 }
 
-/// What stands in the table for an id.
+/// What stands for an id.
 pub(crate) struct Found {
     pub now: Timestamp,
     pub stored: Option<Stored>,
@@ -100,6 +103,7 @@ impl Weigh for Job {
                 rows: forget.records.len().max(1),
                 bytes: std::mem::size_of_val(forget.records.as_slice()),
             },
+            Self::Fold(_) => Weight { rows: 1, bytes: 0 },
         }
     }
 }
@@ -110,6 +114,7 @@ impl Job {
         match self {
             Self::Swap(swap) => drop(swap.answer.send(Err(error))),
             Self::Forget(forget) => drop(forget.answer.send(Err(error))),
+            Self::Fold(answer) => drop(answer.send(Err(error))),
         }
     }
 }

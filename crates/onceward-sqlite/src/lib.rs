@@ -1,10 +1,11 @@
-//! Onceward's embedded store: one SQLite file, durable before it answers.
+//! Onceward's embedded store: a SQLite file and a journal beside it, durable before it answers.
 //!
-//! Concurrent writes share one commit. One thread drains everything that waits, applies it in one transaction, syncs
-//! once and answers all; what comes meanwhile is the next batch. A write that comes alone is written at once. Reads have
-//! threads and connections of their own.
+//! Concurrent writes share one sync. One thread takes everything that waits, decides it, appends it to the journal, syncs
+//! once and answers all; what comes meanwhile is the next batch. A write that comes alone is written at once. Another
+//! thread folds the journal into the database a moment later, so that a claim and its completion are one row, written
+//! once. Reads look into memory first, and have threads and connections of their own.
 //!
-//! The file survives `kill -9` and power loss: a swap answers only after the log is on the disk. If the disk does not
+//! The store survives `kill -9` and power loss: a swap answers only after the journal is on the disk. If the disk does not
 //! confirm it, the process stops rather than guess ([`Options::on_fatal`]). `docs/sqlite.md` tells about files, backups
 //! and limits.
 //!
@@ -29,20 +30,23 @@
 struct Readme;
 
 mod batch;
-mod checkpoint;
 mod cursor;
 mod entry;
 mod error;
+mod fold;
 mod job;
+mod journal;
 mod lock;
+mod log_length;
 mod options;
 mod queue;
 mod reader;
+mod recent;
+mod rows;
 mod scan;
 mod schema;
 mod statistics;
 mod threads;
-mod versions;
 mod writer;
 
 use std::path::{Path, PathBuf};
@@ -106,6 +110,11 @@ impl SqliteStore {
     }
 
     async fn load_now(&self, id: RecordId) -> Result<Seen, StoreError> {
+        self.threads.queues.loads.check_open()?;
+        // Memory first: what is folded meanwhile is in the database by the time it is looked for there.
+        if let Some(latest) = self.threads.recent.get(id) {
+            return Found { now: self.clock.now(), stored: latest.stored() }.decode(id);
+        }
         let (answer, answered) = oneshot::channel();
         self.threads.queues.loads.push(Load { id, answer })?;
         let stored =
@@ -127,6 +136,12 @@ impl SqliteStore {
     }
 
     async fn scan_now(&self, scan: Scan) -> Result<Page, StoreError> {
+        if scan.after.is_none() {
+            // Lists are made from the database alone. One that goes on may miss what has changed since it began.
+            let (answer, answered) = oneshot::channel();
+            self.threads.queues.writes.push(Job::Fold(answer))?;
+            answered.await.map_err(|_| StoreError::Unavailable { reason: WRITER_GONE.to_owned() })??;
+        }
         let (answer, answered) = oneshot::channel();
         self.threads.queues.listings.push(Listing { scan, now: self.clock.now(), answer })?;
         answered.await.map_err(|_| StoreError::Unavailable { reason: READER_GONE.to_owned() })?
@@ -150,12 +165,12 @@ impl SqliteStore {
 const READER_GONE: &str =
     "a reading thread has ended: restart the process, and look into its log for the cause";
 
+const WRITER_GONE: &str =
+    "the writing thread has ended: restart the process, and look into its log for the cause";
+
 /// The writer took the job and did not live to answer it.
 fn writer_gone() -> StoreError {
-    StoreError::Ambiguous {
-        reason: "the writing thread has ended: restart the process, and look into its log for the cause"
-            .to_owned(),
-    }
+    StoreError::Ambiguous { reason: WRITER_GONE.to_owned() }
 }
 
 /// "Nothing was written" would not be true of a sweep whose first part was.

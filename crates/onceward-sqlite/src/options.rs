@@ -28,18 +28,24 @@ pub struct Options {
     /// How many bytes share one commit at most, written or read for conflicts. 4 MiB, which a slow disk takes in tens of
     /// milliseconds.
     pub batch_bytes: usize,
-    /// From how many pages of write-ahead log on it is moved into the database, in the background. 16,000, or 64 MiB:
-    /// pages that change often are moved once for many changes.
+    /// From how many bytes of records on the journal is folded into the database, in the background. 8 MiB; four times as
+    /// much may wait for it, in memory, before writers wait too.
+    pub journal_bytes: usize,
+    /// How long a change waits at most, about, before it is folded into the database. 1 s: so far behind is what other
+    /// programs read.
+    pub fold_after: Duration,
+    /// From how many pages on SQLite's own log is moved into the database, in the background. 4,000, or 16 MiB.
     pub checkpoint_pages: u32,
     /// The size of a page of a file that is created now; an existing file keeps its own. 4,096.
     pub page_bytes: u32,
     /// How many threads serve `load`, each with a connection of its own. 2.
     pub readers: usize,
-    /// How many bytes of pages the writer keeps in memory, beside the operating system's cache; each reader keeps a
+    /// How many bytes of pages the thread that folds keeps in memory, beside the operating system's cache; each reader keeps a
     /// sixteenth of it. 16 MiB: up to a gigabyte of database SQLite goes through its whole cache at almost every commit,
     /// and a cache of 128 MiB halved the speed.
     pub cache_bytes: usize,
-    /// How long the writer waits for another program, such as a `sqlite3` shell, that holds the file's write lock. 5 s.
+    /// How long the thread that folds waits for another program, such as a `sqlite3` shell, that holds the file's write
+    /// lock, before it tries anew. 5 s.
     pub lock_wait: Duration,
     /// What to do when a sync has failed. The kernel may then have dropped what it could not write, and a second sync
     /// would succeed without it: going on could answer with records that are not on the disk. The default prints the
@@ -55,7 +61,9 @@ impl Default for Options {
             queue_bytes: 64 << 20,
             batch_limit: 512,
             batch_bytes: 4 << 20,
-            checkpoint_pages: 16_000,
+            journal_bytes: 8 << 20,
+            fold_after: Duration::from_secs(1),
+            checkpoint_pages: 4_000,
             page_bytes: 4_096,
             readers: 2,
             cache_bytes: 16 << 20,
@@ -73,12 +81,14 @@ fn stop_the_process(message: &str) {
 
 /// A file with more threads than this would only make them wait for each other.
 const READERS_MAX: usize = 64;
+/// All of it is held in memory, several times over.
+const JOURNAL_BYTES_MAX: usize = 1 << 30;
 /// SQLite keeps the log's length in a signed 32-bit number, and a log near that would take hours to recover.
 const CHECKPOINT_PAGES_MAX: u32 = 10_000_000;
 /// SQLite takes no more.
 const PAGE_BYTES_MAX: u32 = 65_536;
 /// Whoever waits for the store has given up long before.
-const LOCK_WAIT_MAX: Duration = Duration::from_secs(60 * 60);
+const WAIT_MAX: Duration = Duration::from_secs(60 * 60);
 /// Below this a page holds less than one record.
 const PAGE_BYTES_MIN: u32 = 1_024;
 /// One connection reads the table at less than this, however small its cache.
@@ -101,16 +111,15 @@ impl Options {
         within("queue_bytes", self.queue_bytes, 1, usize::MAX)?;
         within("batch_limit", self.batch_limit, 1, usize::MAX)?;
         within("batch_bytes", self.batch_bytes, 1, usize::MAX)?;
+        within("journal_bytes", self.journal_bytes, 1, JOURNAL_BYTES_MAX)?;
         within("readers", self.readers, 1, READERS_MAX)?;
         within("cache_bytes", self.cache_bytes, CACHE_BYTES_MIN, usize::MAX)?;
         within("checkpoint_pages", self.checkpoint_pages as usize, 1, CHECKPOINT_PAGES_MAX as usize)?;
-        if self.lock_wait > LOCK_WAIT_MAX {
-            let rule = format!("at most {LOCK_WAIT_MAX:?}");
-            return Err(OpenError::Option {
-                setting: "lock_wait",
-                value: format!("{:?}", self.lock_wait),
-                rule,
-            });
+        for (setting, value) in [("lock_wait", self.lock_wait), ("fold_after", self.fold_after)] {
+            if value > WAIT_MAX {
+                let rule = format!("at most {WAIT_MAX:?}");
+                return Err(OpenError::Option { setting, value: format!("{value:?}"), rule });
+            }
         }
         if !self.page_bytes.is_power_of_two() || !(PAGE_BYTES_MIN..=PAGE_BYTES_MAX).contains(&self.page_bytes)
         {
@@ -129,7 +138,7 @@ impl Options {
     }
 
     pub(crate) fn batch_weight(&self) -> Weight {
-        Weight { rows: self.batch_limit, bytes: self.batch_bytes }
+        Weight { rows: self.batch_limit, bytes: self.batch_bytes.min(JOURNAL_BYTES_MAX) }
     }
 }
 
@@ -140,6 +149,8 @@ impl fmt::Debug for Options {
             .field("queue_bytes", &self.queue_bytes)
             .field("batch_limit", &self.batch_limit)
             .field("batch_bytes", &self.batch_bytes)
+            .field("journal_bytes", &self.journal_bytes)
+            .field("fold_after", &self.fold_after)
             .field("checkpoint_pages", &self.checkpoint_pages)
             .field("page_bytes", &self.page_bytes)
             .field("readers", &self.readers)

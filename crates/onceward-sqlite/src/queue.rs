@@ -2,6 +2,7 @@
 
 use std::collections::VecDeque;
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
 
 use onceward::store::StoreError;
 
@@ -31,6 +32,19 @@ pub(crate) trait Weigh {
     fn weight(&self) -> Weight;
 }
 
+/// Why a thread goes on.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Taken {
+    /// There is something to do.
+    Work,
+    /// Nothing came for as long as the thread had patience.
+    Idle,
+    /// Somebody wants it to look around.
+    Nudged,
+    /// The queue is closed and empty.
+    Over,
+}
+
 /// A bounded queue between many tasks and a few threads.
 pub(crate) struct Queue<T> {
     state: Mutex<State<T>>,
@@ -43,6 +57,8 @@ struct State<T> {
     weight: Weight,
     /// Threads that sleep. A wake-up is a system call, so nobody is woken that is awake.
     parked: usize,
+    /// Somebody wants the thread to look around, though nothing waits.
+    nudged: bool,
     /// Why nothing is accepted any more.
     closed: Option<String>,
     abandoned: bool,
@@ -54,6 +70,7 @@ impl<T: Weigh> Queue<T> {
             waiting: VecDeque::new(),
             weight: Weight { rows: 0, bytes: 0 },
             parked: 0,
+            nudged: false,
             closed: None,
             abandoned: false,
         };
@@ -88,15 +105,34 @@ impl<T: Weigh> Queue<T> {
     /// Waits until there is something, and moves it over: as much as fits `most`, but at least one.
     /// Answers `false` once the queue is closed and empty.
     #[must_use]
-    pub(crate) fn take(&self, most: Weight, into: &mut Vec<T>) -> bool {
+    pub(crate) fn take(&self, most: Weight, into: &mut impl Extend<T>) -> bool {
+        loop {
+            match self.take_within(Duration::MAX, most, into) {
+                Taken::Work => return true,
+                Taken::Over => return false,
+                Taken::Idle | Taken::Nudged => {}
+            }
+        }
+    }
+
+    /// The same, but moves nothing over if nothing comes for so long, or if it is [nudged](Self::nudge).
+    pub(crate) fn take_within(&self, patience: Duration, most: Weight, into: &mut impl Extend<T>) -> Taken {
         let mut state = self.state();
         while state.waiting.is_empty() {
             if state.closed.is_some() {
-                return false;
+                return Taken::Over;
+            }
+            if std::mem::take(&mut state.nudged) {
+                return Taken::Nudged;
             }
             state.parked += 1;
-            state = self.filled.wait(state).unwrap_or_else(PoisonError::into_inner);
+            let (next, waited) =
+                self.filled.wait_timeout(state, patience).unwrap_or_else(PoisonError::into_inner);
+            state = next;
             state.parked -= 1;
+            if waited.timed_out() && state.waiting.is_empty() && state.closed.is_none() {
+                return Taken::Idle;
+            }
         }
         let mut taken = Weight { rows: 0, bytes: 0 };
         while let Some(first) = state.waiting.front() {
@@ -108,7 +144,21 @@ impl<T: Weigh> Queue<T> {
             into.extend(state.waiting.pop_front());
         }
         state.weight = state.weight.minus(taken);
-        true
+        Taken::Work
+    }
+
+    /// Why nothing is accepted, if that is so.
+    pub(crate) fn check_open(&self) -> Result<(), StoreError> {
+        match &self.state().closed {
+            Some(reason) => Err(StoreError::Unavailable { reason: reason.clone() }),
+            None => Ok(()),
+        }
+    }
+
+    /// Makes a thread look around.
+    pub(crate) fn nudge(&self) {
+        self.state().nudged = true;
+        self.filled.notify_all();
     }
 
     /// Accepts nothing more. What waits is still worked off.

@@ -5,10 +5,10 @@ use std::path::Path;
 use onceward::RecordId;
 use rusqlite::{Connection, Statement};
 
-use crate::batch::{SELECT, stored};
 use crate::error::{explain, unavailable};
 use crate::job::{Answer, Stored};
 use crate::queue::{Queue, Weigh, Weight};
+use crate::rows::{SELECT, stored};
 
 /// A load that waits for a reader.
 pub(crate) struct Load {

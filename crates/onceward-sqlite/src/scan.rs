@@ -6,12 +6,12 @@ use onceward::Timestamp;
 use onceward::store::{Due, Filter, Page, Scan, StoreError, Which};
 use rusqlite::{Connection, OptionalExtension, params};
 
-use crate::batch::micros;
 use crate::cursor::{Position, Walk};
 use crate::entry::entry;
 use crate::error::unavailable;
 use crate::job::Answer;
 use crate::queue::{Queue, Weigh, Weight};
+use crate::rows::micros;
 
 /// A page longer than this is a list that nobody reads, and a batch that nobody should make.
 const PAGE_ROWS_MAX: usize = 1_000;

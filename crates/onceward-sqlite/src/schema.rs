@@ -12,9 +12,9 @@ use crate::{OpenError, Options};
 /// "Once" in ASCII. `file` and `sqlite3` show it; a database with another one belongs to another program.
 pub(crate) const APPLICATION_ID: i64 = 0x4f6e_6365;
 /// Rises with every change of the tables.
-pub(crate) const SCHEMA: i64 = 2;
+pub(crate) const SCHEMA: i64 = 3;
 
-/// `number` is the order of the first claims. New rows go to the end of the table, where their neighbours have just been
+/// `number` is the order of the first claims, but for those that came within a second or so of each other. New rows go to the end of the table, where their neighbours have just been
 /// written too; only the index on `id` is written all over. `state` is the record's state by name. `due_at` is when the
 /// record is due, in microseconds since 1970: the lapse of the lease, the next look of reconciliation, or the expiry,
 /// depending on the state, and each has an index of its own. `record` is everything, as `onceward::codec` writes it; the
@@ -42,13 +42,19 @@ const TABLES: &str = "
         name  TEXT PRIMARY KEY,
         value INTEGER NOT NULL
     ) STRICT;
-    INSERT INTO meta (name, value) VALUES ('versions_reserved', 0);
+    INSERT INTO meta (name, value)
+        VALUES ('versions_reserved', 0), ('journal_identity', random()), ('journal_folded', 0);
 ";
 
 /// The first schema kept expiries to the minute.
 const FROM_1_TO_2: &str = "
     DROP INDEX operations_expiry;
     CREATE INDEX operations_expiry ON operations (due_at >> 30) WHERE state IN ('completed', 'failed_retryable');
+";
+
+/// The second schema had no journal beside it. A version that does not know of one must not open the file any more.
+const FROM_2_TO_3: &str = "
+    INSERT INTO meta (name, value) VALUES ('journal_identity', random()), ('journal_folded', 0);
 ";
 
 /// Opens the file for writing, and makes it a store if it is new. A file that is not a store is left as it is.
@@ -85,8 +91,14 @@ pub(crate) fn open_writer(path: &Path, options: &Options) -> Result<Connection, 
     empty_log(&connection, path).map_err(failed)?;
     match found {
         Found::Nothing => create(&mut connection).map_err(failed)?,
-        Found::Store(1) => upgrade(&mut connection, FROM_1_TO_2, 2).map_err(failed)?,
-        Found::Store(_) | Found::Other(_) => {}
+        Found::Store(from) => {
+            for (schema, statements) in (2..=SCHEMA).zip([FROM_1_TO_2, FROM_2_TO_3]) {
+                if from < schema {
+                    upgrade(&mut connection, statements, schema).map_err(failed)?;
+                }
+            }
+        }
+        Found::Other(_) => {}
     }
     Ok(connection)
 }
@@ -118,6 +130,26 @@ pub(crate) fn open_reader(path: &Path, options: &Options) -> Result<Connection, 
 
 /// Readers wait for nobody in WAL mode, except for the moment in which somebody recovers the log.
 const READ_WAIT: Duration = Duration::from_secs(5);
+
+/// What the database says of the journal beside it.
+pub(crate) struct Noted {
+    /// Whose journal it is.
+    pub identity: u64,
+    /// The last generation that is in the database.
+    pub folded: u64,
+    /// The highest version that the database knows of.
+    pub version: u64,
+}
+
+pub(crate) fn noted(connection: &Connection) -> rusqlite::Result<Noted> {
+    let mut select = connection.prepare("SELECT value FROM meta WHERE name = ?1")?;
+    let mut note = |name: &str| select.query_row([name], |row| row.get::<_, i64>(0)).map(i64::cast_unsigned);
+    Ok(Noted {
+        identity: note("journal_identity")?,
+        folded: note("journal_folded")?,
+        version: note("versions_reserved")?,
+    })
+}
 
 /// What a file is.
 #[derive(Debug, PartialEq, Eq)]
@@ -160,7 +192,7 @@ fn configure(
         });
     }
     connection.pragma_update(None, "synchronous", "FULL").map_err(failed)?;
-    // The checkpointer decides when; see checkpoint.rs.
+    // Decided in fold.rs.
     set("wal_autocheckpoint", 0)?;
     // A log that grew beyond this, behind a reader that did not end, is cut back when it begins anew.
     let log_bytes = i64::from(options.checkpoint_pages) * i64::from(options.page_bytes);
@@ -169,7 +201,7 @@ fn configure(
         "cache_size",
         -i64::try_from(cache_bytes / 1024).unwrap_or(i64::from(i32::MAX)).min(i64::from(i32::MAX)),
     )?;
-    // The writer does it before it ends, unless a sync has failed: then the log must stay as it is.
+    // Done before the store is closed, unless a sync has failed: then the log must stay as it is.
     connection.set_db_config(DbConfig::SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, true).map_err(failed)?;
     connection.pragma_update(None, "temp_store", "MEMORY").map_err(failed)?;
     connection.pragma_update(None, "trusted_schema", false).map_err(failed)

@@ -1,23 +1,26 @@
-//! The threads of a store: one writes, one moves the log, one lists, some load. And how they end.
+//! The threads of a store: one writes the journal, one folds it into the database, one lists, some load. And how they end.
 //!
-//! The writer is the last to end: it closes the queues of the others, joins them, and only then moves the rest of the
-//! log, because a reader could keep it from doing so.
+//! The writer is the last to end: it lets the readers end, then the thread that folds, and removes the journal when
+//! everything is in the database.
 
 use std::fs::File;
-use std::path::PathBuf;
-use std::sync::mpsc::sync_channel;
+use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
 
 use onceward::store::StoreError;
+use rusqlite::Connection;
 use tokio::sync::watch;
 
 use crate::batch::Batch;
-use crate::checkpoint::{LogLength, Mover, Tender};
+use crate::fold::{Ended, Folder};
 use crate::job::Job;
+use crate::journal::{self, Journal};
 use crate::lock::{self, FileLock};
+use crate::log_length::LogLength;
 use crate::queue::{Queue, Weight};
 use crate::reader::{self, Load};
+use crate::recent::{Recent, Table};
 use crate::scan::{self, Listing};
 use crate::statistics::Counters;
 use crate::writer::Writer;
@@ -29,6 +32,7 @@ const LISTINGS_WAITING: Weight = Weight { rows: 64, bytes: 0 };
 /// What the tasks that use a store hold of its threads.
 pub(crate) struct Threads {
     pub queues: Queues,
+    pub recent: Arc<Recent>,
     pub counters: Arc<Counters>,
     writer: Mutex<Option<JoinHandle<()>>>,
     ended: watch::Receiver<bool>,
@@ -51,13 +55,9 @@ impl Threads {
     pub(crate) fn start(path: &Arc<PathBuf>, options: &Options) -> Result<Self, OpenError> {
         let lock = FileLock::acquire(path)?;
         let mut connection = schema::open_writer(path, options)?;
-        let length = LogLength::default();
-        length.watch(&mut connection).map_err(|error| OpenError::failed(path, &error))?;
-        // A store whose tables are damaged is refused here, and not by a writer that ends at once.
-        drop(Batch::prepare(&connection, path).map_err(|error| OpenError::failed(path, &error))?);
+        let Ready { journal, version, length } = ready(&mut connection, path, options)?;
         let file = Arc::new(lock::open(path)?);
-        let (ask, asked) = sync_channel(1);
-        let moving = Arc::new(Mutex::new(()));
+        let recent = Arc::new(Recent::new(journal.generation()));
         let (over, ended) = watch::channel(false);
         let queues = Queues {
             writes: Arc::new(Queue::new(options.queue_weight())),
@@ -66,33 +66,33 @@ impl Threads {
         };
         let counters = Arc::new(Counters::default());
         let end = End { queues: queues.clone(), over };
-        let mover = Mover {
-            connection: schema::open_reader(path, options)?,
-            file: file.clone(),
-            asked,
-            moving: moving.clone(),
-        };
-        let helpers = start_helpers(path, options, &queues, mover).inspect_err(|_| queues.close())?;
+        // Dropped, and so joined, whichever way the writer ends: a helper that outlived the lock could close the
+        // database's file under the locks of the next store.
+        let mut helpers =
+            Helpers { queues: queues.clone(), recent: recent.clone(), readers: Vec::new(), folder: None };
+        helpers.start_readers(path, options)?;
+        helpers.start_folder(path, options, connection, length)?;
+        let looks = schema::open_reader(path, options)?;
         let writer = Writer {
-            connection,
             path: path.to_path_buf(),
             queue: queues.writes.clone(),
-            batch: options.batch_weight(),
+            limit: options.batch_weight(),
+            journal,
+            recent: recent.clone(),
+            journal_bytes: options.journal_bytes,
+            fold_after: options.fold_after,
+            version,
             clock: options.clock.clone(),
             on_fatal: options.on_fatal.clone(),
-            tender: Tender { length, ask, moving, from_pages: options.checkpoint_pages, seen: 0, look_at: 0 },
             counters: counters.clone(),
         };
-        let last = queues.clone();
         let writer = spawn(path, "write", move || {
             // Dropped when everything is over, by a panic too: nobody may wait for a thread that has ended.
             let _end = end;
-            // Dropped, and so joined, whichever way the writer ends: a helper that outlived the lock could close the
-            // database's file under the locks of the next store.
-            let helpers = Helpers { queues: last, threads: helpers };
-            writer.run(|| drop(helpers));
+            writer.run(&looks, || helpers.end());
         })?;
-        Ok(Self { queues, counters, writer: Mutex::new(Some(writer)), ended, _file: file, _lock: lock })
+        let writer = Mutex::new(Some(writer));
+        Ok(Self { queues, recent, counters, writer, ended, _file: file, _lock: lock })
     }
 
     /// Waits until the threads have ended.
@@ -114,69 +114,147 @@ impl Drop for Threads {
     }
 }
 
-/// The other threads, ended and joined when dropped.
+/// What there is before the threads start.
+struct Ready {
+    journal: Journal,
+    version: u64,
+    length: LogLength,
+}
+
+/// Brings the database up to date with what an earlier process left in the journal, and begins the journal anew.
+fn ready(connection: &mut Connection, path: &Path, options: &Options) -> Result<Ready, OpenError> {
+    let failed = |error: rusqlite::Error| OpenError::failed(path, &error);
+    let noted = schema::noted(connection).map_err(failed)?;
+    let left = journal::read(path, noted.identity, noted.folded)?;
+    let length = LogLength::default();
+    length.watch(connection).map_err(failed)?;
+    let highest = left.latest.values().map(|latest| latest.version.as_number()).max();
+    // A store whose tables are damaged is refused here, and not by a thread that ends at once.
+    let mut folder =
+        Folder::prepare(connection, path, length.clone(), options.checkpoint_pages).map_err(failed)?;
+    drop(Batch::prepare(connection, path.to_owned(), 0).map_err(failed)?);
+    if left.generation > noted.folded {
+        tracing::info!(
+            operations = left.latest.len(),
+            ?path,
+            "the journal of the last run is folded into the database"
+        );
+        folder.fold(&Table::of(left.generation, left.latest)).map_err(failed)?;
+    }
+    let journal =
+        Journal::open(path, noted.identity, left.generation + 1).map_err(|error| OpenError::Path {
+            path: path.to_owned(),
+            problem: format!("its journal beside it: {error}"),
+            advice: "give this user the right to write in its directory",
+        })?;
+    Ok(Ready { journal, version: noted.version.max(highest.unwrap_or(0)), length })
+}
+
+/// The other threads.
 struct Helpers {
     queues: Queues,
-    threads: Vec<JoinHandle<()>>,
+    recent: Arc<Recent>,
+    readers: Vec<JoinHandle<()>>,
+    folder: Option<JoinHandle<Ended>>,
+}
+
+impl Helpers {
+    fn start_readers(&mut self, path: &Arc<PathBuf>, options: &Options) -> Result<(), OpenError> {
+        let connection = schema::open_reader(path, options)?;
+        let (file, all) = (path.clone(), self.queues.clone());
+        self.readers.push(spawn(path, "scan", move || {
+            let _panic = Panic(all.clone());
+            scan::run(&connection, &file, &all.listings);
+        })?);
+        for _ in 0..options.readers {
+            let connection = schema::open_reader(path, options)?;
+            let (file, all) = (path.clone(), self.queues.clone());
+            self.readers.push(spawn(path, "load", move || {
+                let _panic = Panic(all.clone());
+                if let Err(error) = reader::run(&connection, &file, &all.loads) {
+                    all.abandon(&error::explain(&error, &file));
+                }
+            })?);
+        }
+        Ok(())
+    }
+
+    fn start_folder(
+        &mut self,
+        path: &Arc<PathBuf>,
+        options: &Options,
+        connection: Connection,
+        length: LogLength,
+    ) -> Result<(), OpenError> {
+        let (file, all, recent) = (path.clone(), self.queues.clone(), self.recent.clone());
+        let (on_fatal, checkpoint_pages) = (options.on_fatal.clone(), options.checkpoint_pages);
+        self.folder = Some(spawn(path, "fold", move || {
+            let _panic = Panic(all.clone());
+            let _ended = FoldingEnded(recent.clone());
+            let next = || all.writes.nudge();
+            let ended = Folder::prepare(&connection, &file, length, checkpoint_pages)
+                .and_then(|mut folder| folder.run(&recent, next));
+            ended.unwrap_or_else(|error| {
+                let message = error::fatal(&error, &file);
+                on_fatal(&message);
+                tracing::error!(message, "the store has stopped");
+                all.abandon(&message);
+                Ended::Partly
+            })
+        })?);
+        Ok(())
+    }
+
+    /// Lets them do what waits, and tells whether everything is in the database now.
+    fn end(mut self) -> Ended {
+        self.end_readers();
+        self.recent.close();
+        self.folder.take().and_then(join).unwrap_or(Ended::Partly)
+    }
+
+    /// A reader could keep SQLite's log from being moved, so they end first.
+    fn end_readers(&mut self) {
+        self.queues.close();
+        self.readers.drain(..).for_each(|reader| {
+            join(reader);
+        });
+    }
 }
 
 impl Drop for Helpers {
     fn drop(&mut self) {
-        self.queues.close();
-        self.threads.drain(..).for_each(join);
+        self.end_readers();
+        self.recent.abandon();
+        self.folder.take().and_then(join);
     }
 }
 
-fn start_helpers(
-    path: &Arc<PathBuf>,
-    options: &Options,
-    queues: &Queues,
-    mover: Mover,
-) -> Result<Vec<JoinHandle<()>>, OpenError> {
-    let mut helpers = Vec::with_capacity(options.readers + 2);
-    let (file, on_fatal, all) = (path.clone(), options.on_fatal.clone(), queues.clone());
-    helpers.push(spawn(path, "checkpoint", move || {
-        let _panic = Panic(all.clone());
-        if let Err(error) = mover.run(&file) {
-            let message = error::fatal(&error, &file);
-            on_fatal(&message);
-            all.abandon(&message);
-        }
-    })?);
-    let connection = schema::open_reader(path, options)?;
-    let (file, all) = (path.clone(), queues.clone());
-    helpers.push(spawn(path, "scan", move || {
-        let _panic = Panic(all.clone());
-        scan::run(&connection, &file, &all.listings);
-    })?);
-    for _ in 0..options.readers {
-        let connection = schema::open_reader(path, options)?;
-        let (file, all) = (path.clone(), queues.clone());
-        helpers.push(spawn(path, "load", move || {
-            let _panic = Panic(all.clone());
-            if let Err(error) = reader::run(&connection, &file, &all.loads) {
-                all.abandon(&error::explain(&error, &file));
-            }
-        })?);
+/// Lets nobody wait for the database any more.
+struct FoldingEnded(Arc<Recent>);
+
+impl Drop for FoldingEnded {
+    fn drop(&mut self) {
+        self.0.over(&StoreError::Unavailable { reason: THREAD_ENDED.to_owned() });
     }
-    Ok(helpers)
 }
 
-fn spawn(
+fn spawn<T: Send + 'static>(
     path: &Arc<PathBuf>,
     name: &str,
-    work: impl FnOnce() + Send + 'static,
-) -> Result<JoinHandle<()>, OpenError> {
+    work: impl FnOnce() -> T + Send + 'static,
+) -> Result<JoinHandle<T>, OpenError> {
     std::thread::Builder::new().name(format!("onceward-{name}")).spawn(work).map_err(|error| {
         OpenError::Failed { path: path.to_path_buf(), reason: format!("no thread could be started: {error}") }
     })
 }
 
-fn join(thread: JoinHandle<()>) {
+fn join<T>(thread: JoinHandle<T>) -> Option<T> {
     let name = thread.thread().name().unwrap_or("onceward").to_owned();
-    if thread.join().is_err() {
+    let ended = thread.join().ok();
+    if ended.is_none() {
         tracing::error!(name, "a thread of the store ended in a panic");
     }
+    ended
 }
 
 impl Queues {

@@ -1,118 +1,152 @@
-//! The one thread that writes: drains whatever waits, applies it in one transaction, syncs once, answers all.
+//! The one thread that writes: takes whatever waits, decides each against what stands, appends it all to the journal,
+//! syncs once, and answers all.
 
+use std::collections::VecDeque;
 use std::path::PathBuf;
 use std::sync::Arc;
+use std::time::Duration;
 
-use onceward::Clock;
 use onceward::store::StoreError;
-use rusqlite::wal::CheckpointMode;
-use rusqlite::{Connection, MAIN_DB};
+use onceward::{Clock, Timestamp};
+use rusqlite::Connection;
 
-use crate::batch::{Batch, Failure, Outcome};
-use crate::checkpoint::Tender;
-use crate::error::{self, Concerns};
-use crate::job::{Found, Job, Written};
+use crate::batch::Batch;
+use crate::error;
+use crate::fold::Ended;
+use crate::job::Job;
+use crate::journal::{Failed, Journal};
 use crate::options::FatalHook;
-use crate::queue::{Queue, Weight};
+use crate::queue::{Queue, Taken, Weight};
+use crate::recent::Recent;
 use crate::statistics::Counters;
 
+/// So many times as much as is folded at once may wait to be folded: beyond that, writers wait.
+const FULL: usize = 4;
+
 pub(crate) struct Writer {
-    pub connection: Connection,
     pub path: PathBuf,
     pub queue: Arc<Queue<Job>>,
-    pub batch: Weight,
+    pub limit: Weight,
+    pub journal: Journal,
+    pub recent: Arc<Recent>,
+    /// From how many bytes on the journal is folded into the database.
+    pub journal_bytes: usize,
+    /// When it is folded at the latest.
+    pub fold_after: Duration,
+    /// The highest version that was ever given.
+    pub version: u64,
     pub clock: Arc<dyn Clock>,
     pub on_fatal: FatalHook,
-    pub tender: Tender,
     pub counters: Arc<Counters>,
 }
 
+/// The store has stopped.
+struct Stopped;
+
 impl Writer {
-    /// Works until the queue is closed and empty, lets the other threads end, and leaves an empty log.
-    pub(crate) fn run(self, end_the_others: impl FnOnce()) {
-        let Self { connection, path, queue, batch: limit, clock, on_fatal, mut tender, counters } = self;
-        let fatal = |message: &str| {
-            on_fatal(message);
-            tracing::error!(message, "the store has stopped");
-            fail_all(queue.abandon(message), message);
-        };
-        let mut batch = match Batch::prepare(&connection, &path) {
+    /// Works until the queue is closed and empty, and lets the other threads end. If everything is in the database then,
+    /// the journal is removed. The connection is to look for what is not recent.
+    pub(crate) fn run(mut self, connection: &Connection, end_the_others: impl FnOnce() -> Ended) {
+        let mut batch = match Batch::prepare(connection, self.path.clone(), self.version) {
             Ok(batch) => batch,
-            Err(error) => {
-                let reason = error::explain(&error, &path);
-                return fail_all(queue.abandon(&reason), &reason);
-            }
+            Err(error) => return self.abandon(&error::explain(&error, &self.path)),
         };
-        let (mut jobs, mut outcomes) = (Vec::new(), Vec::new());
-        while queue.take(limit, &mut jobs) {
+        let (mut jobs, mut now) = (VecDeque::new(), Timestamp::from_micros(0));
+        loop {
+            let patience = if self.recent.is_empty() { Duration::MAX } else { self.fold_after };
+            let taken = self.queue.take_within(patience, self.limit, &mut jobs);
             while !jobs.is_empty() {
-                match batch.apply(&jobs, limit.bytes, &mut outcomes) {
-                    Ok(()) => {
-                        let done = outcomes.len();
-                        counters.count(done);
-                        answer(jobs.drain(..done), outcomes.drain(..), clock.as_ref());
-                    }
-                    Err(Failure::All(error)) => jobs.drain(..).for_each(|job| job.fail(error.clone())),
-                    Err(Failure::Fatal { message, answer }) => {
-                        fatal(&message);
-                        return jobs.drain(..).for_each(|job| job.fail(answer.clone()));
-                    }
+                match self.apply(&mut jobs, &mut batch) {
+                    Ok(then) => now = then,
+                    Err(Stopped) => return,
                 }
             }
-            if let Err(error) = tender.tend(&connection) {
-                match error::concerns(&error) {
-                    Concerns::Process => return fatal(&error::fatal(&error, &path)),
-                    // The log keeps what could not be moved, and nothing is lost.
-                    Concerns::Row | Concerns::Place | Concerns::Transaction => {
-                        tracing::warn!(reason = error::explain(&error, &path), "the log could not be moved");
-                    }
-                }
+            match taken {
+                Taken::Work | Taken::Nudged => self.fold_if_due(now),
+                Taken::Idle => self.fold(),
+                Taken::Over => break,
             }
         }
-        // The checkpointer ends when nobody can ask it any more.
-        drop((batch, tender));
-        end_the_others();
-        if queue.is_abandoned() {
-            // A sync has failed elsewhere: the log is the only copy that can be trusted, and stays.
+        if self.queue.is_abandoned() {
+            // A sync has failed elsewhere: the journal is the only copy that can be trusted, and stays.
             return;
         }
-        if let Err(error) = connection.wal_checkpoint_v2(Some(MAIN_DB), CheckpointMode::TRUNCATE) {
-            match error::concerns(&error) {
-                Concerns::Process => fatal(&error::fatal(&error, &path)),
-                // Another program still reads; the next start moves the log.
-                Concerns::Row | Concerns::Place | Concerns::Transaction => {
-                    tracing::warn!(
-                        reason = error::explain(&error, &path),
-                        "the log is left for the next start"
-                    );
+        let all = self.recent.wait_until_it_can_be_sealed().is_ok();
+        if all {
+            self.fold();
+        }
+        self.recent.close();
+        if end_the_others() == Ended::Complete && all {
+            // One that stays says nothing new to the next start.
+            if let Err(error) = self.journal.remove() {
+                tracing::warn!(%error, path = ?self.path, "the journal could not be removed");
+            }
+        }
+    }
+
+    fn abandon(&self, reason: &str) {
+        let error = StoreError::Unavailable { reason: reason.to_owned() };
+        self.queue.abandon(reason).into_iter().for_each(|job| job.fail(error.clone()));
+    }
+
+    /// Decides jobs in order until the batch is full, makes them durable and answers them.
+    fn apply(&mut self, jobs: &mut VecDeque<Job>, batch: &mut Batch<'_>) -> Result<Timestamp, Stopped> {
+        if let Err(error) = self.make_room() {
+            jobs.drain(..).for_each(|job| job.fail(error.clone()));
+            return Ok(self.clock.now());
+        }
+        batch.decide(jobs, &self.recent, self.limit.bytes);
+        if !batch.frame.is_empty() {
+            match self.journal.append(&mut batch.frame) {
+                Ok(()) => {}
+                Err(Failed::NotWritten(error)) => {
+                    let reason = error::not_journaled(&error, &self.path);
+                    batch.fail(&StoreError::Unavailable { reason });
+                    return Ok(self.clock.now());
+                }
+                Err(Failed::NotConfirmed(error)) => {
+                    let message = error::fatal(&error, &self.path);
+                    (self.on_fatal)(&message);
+                    tracing::error!(message, "the store has stopped");
+                    batch.fail(&StoreError::Ambiguous { reason: message.clone() });
+                    jobs.drain(..)
+                        .for_each(|job| job.fail(StoreError::Unavailable { reason: message.clone() }));
+                    self.abandon(&message);
+                    return Err(Stopped);
                 }
             }
         }
+        self.counters.count(batch.len());
+        let now = self.clock.now();
+        batch.answer(&self.recent, now);
+        Ok(now)
     }
-}
 
-/// A caller that has gone away no longer wants its answer.
-fn answer(jobs: impl Iterator<Item = Job>, outcomes: impl Iterator<Item = Outcome>, clock: &dyn Clock) {
-    let now = clock.now();
-    for (job, outcome) in jobs.zip(outcomes) {
-        match (job, outcome) {
-            (Job::Swap(swap), Outcome::Applied(version)) => {
-                drop(swap.answer.send(Ok(Written::Applied { version, now })));
-            }
-            (Job::Swap(swap), Outcome::Conflict(stored)) => {
-                drop(swap.answer.send(Ok(Written::Conflict(Found { now, stored }))));
-            }
-            (Job::Forget(forget), Outcome::Forgotten(count)) => drop(forget.answer.send(Ok(count))),
-            (job, Outcome::Failed(error)) => job.fail(error),
-            (job, Outcome::Applied(_) | Outcome::Conflict(_) | Outcome::Forgotten(_)) => {
-                job.fail(StoreError::Ambiguous { reason: "the writer mixed up its answers".to_owned() });
-            }
+    /// Waits while too much is not in the database yet, unless that may take long.
+    fn make_room(&mut self) -> Result<(), StoreError> {
+        let fill = self.recent.fill();
+        if fill.bytes < FULL * self.journal_bytes
+            && self.journal.bytes() < (2 * FULL * self.journal_bytes) as u64
+        {
+            return Ok(());
+        }
+        self.recent.wait_until_it_can_be_sealed()?;
+        self.fold();
+        Ok(())
+    }
+
+    fn fold_if_due(&mut self, now: Timestamp) {
+        let fill = self.recent.fill();
+        let full = fill.bytes >= self.journal_bytes || self.journal.bytes() >= 2 * self.journal_bytes as u64;
+        if full || fill.wanted || fill.since.is_some_and(|since| now >= since.after(self.fold_after)) {
+            self.fold();
         }
     }
-}
 
-fn fail_all(jobs: impl IntoIterator<Item = Job>, reason: &str) {
-    for job in jobs {
-        job.fail(StoreError::Unavailable { reason: reason.to_owned() });
+    /// Hands what is recent to the thread that folds, if there is anything and that thread is free.
+    fn fold(&mut self) {
+        if self.recent.seal() {
+            self.journal.turn();
+        }
     }
 }

@@ -4,6 +4,7 @@
 
 use std::sync::Arc;
 
+use onceward::store::{Due, Scan, Store, Which};
 use onceward_sqlite::{Options, SqliteStore};
 use onceward_testkit::VirtualClock;
 use onceward_testkit::conformance::Specimen;
@@ -12,9 +13,11 @@ async fn in_a_file(clock: Arc<VirtualClock>) -> Specimen {
     let directory = tempfile::tempdir().unwrap();
     let path = directory.path().join("onceward.db");
     let store = SqliteStore::open(&path, Options { clock, ..Options::default() }).unwrap();
-    Specimen::new(store).keeping(directory).damaged_by(move |id| {
-        let path = path.clone();
+    Specimen::new(store.clone()).keeping(directory).damaged_by(move |id| {
+        let (path, store) = (path.clone(), store.clone());
         async move {
+            // A list brings the database up to date with the journal.
+            store.scan(Scan { which: Which::Due(Due::Leases), after: None, limit: 0 }).await.unwrap();
             let other = rusqlite::Connection::open(path).unwrap();
             let select = "SELECT record FROM operations WHERE id = ?1";
             let mut record: Vec<u8> =

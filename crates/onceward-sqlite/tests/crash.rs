@@ -125,8 +125,9 @@ fn check<'a>(path: &Path, expected: impl Iterator<Item = (RecordId, &'a Acknowle
 fn a_child_claims_and_completes_until_it_is_killed() {
     let Some(path) = support::child_path() else { return };
     let round: u64 = std::env::var(ROUND).unwrap().parse().unwrap();
-    // A short log, so that some are killed while it is moved.
-    let store = SqliteStore::open(path, Options { checkpoint_pages: 64, ..Options::default() }).unwrap();
+    // A short journal and a short log, so that some are killed while they are moved.
+    let options = Options { journal_bytes: 8 << 10, checkpoint_pages: 64, ..Options::default() };
+    let store = SqliteStore::open(path, options).unwrap();
     let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).build().unwrap();
     let callers: Vec<_> = (0..CALLERS)
         .map(|caller| {

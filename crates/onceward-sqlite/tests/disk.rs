@@ -64,6 +64,13 @@ fn a_failed_sync_stops_the_process_and_loses_nothing_that_was_acknowledged() {
     assert!(most > 0, "no child lived to acknowledge anything");
 }
 
+/// A store that folds its journal after every write where the log is short, so that every kind of sync is among the first.
+fn busy(checkpoint_pages: u32) -> Options {
+    let options = Options { checkpoint_pages, ..Options::default() };
+    let journal_bytes = if checkpoint_pages < 100 { 1 } else { options.journal_bytes };
+    Options { journal_bytes, ..options }
+}
+
 const SIGABRT: i32 = 6;
 const PAGES: &str = "ONCEWARD_TEST_PAGES";
 
@@ -76,7 +83,7 @@ fn parse(line: &str) -> Option<(RecordId, Version)> {
 fn a_child_writes_until_a_sync_fails() {
     let Some(path) = support::child_path() else { return };
     let checkpoint_pages = std::env::var(PAGES).unwrap().parse().unwrap();
-    let store = SqliteStore::open(path, Options { checkpoint_pages, ..Options::default() }).unwrap();
+    let store = SqliteStore::open(path, busy(checkpoint_pages)).unwrap();
     for n in 0..1_000 {
         let version = put(&store, sample::id(n), None, sample::record("k"));
         println!("acknowledged {} {version}", sample::id(n));
@@ -105,8 +112,7 @@ fn a_child_goes_on_after_a_failed_sync() {
     let told = Arc::new(Mutex::new(Vec::new()));
     let hook = told.clone();
     let on_fatal: FatalHook = Arc::new(move |message: &str| hook.lock().unwrap().push(message.to_owned()));
-    let store =
-        SqliteStore::open(path, Options { checkpoint_pages, on_fatal, ..Options::default() }).unwrap();
+    let store = SqliteStore::open(path, Options { on_fatal, ..busy(checkpoint_pages) }).unwrap();
     let failed = (0..1_000)
         .map(|n| block_on(store.swap(sample::id(n), None, sample::record("k"))))
         .find_map(Result::err);
@@ -142,7 +148,7 @@ fn a_full_disk_makes_the_store_unavailable_until_there_is_space_again() {
 fn a_child_meets_a_full_disk() {
     let Some(path) = support::child_path() else { return };
     let full = PathBuf::from(std::env::var_os("DISK_FULL_WHILE").unwrap());
-    let store = SqliteStore::open(path, Options { checkpoint_pages: 8, ..Options::default() }).unwrap();
+    let store = SqliteStore::open(path, busy(8)).unwrap();
     put(&store, sample::id(1), None, sample::record("before"));
     for _ in 0..20 {
         std::fs::File::create(&full).unwrap();

@@ -58,11 +58,13 @@ fn a_setting_that_makes_no_sense_is_refused_with_its_value_and_the_rule() {
         ("queue_bytes = 0", Options { queue_bytes: 0, ..default() }),
         ("batch_limit = 0", Options { batch_limit: 0, ..default() }),
         ("batch_bytes = 0", Options { batch_bytes: 0, ..default() }),
+        ("journal_bytes = 0", Options { journal_bytes: 0, ..default() }),
         ("readers = 0", Options { readers: 0, ..default() }),
         ("readers = 65", Options { readers: 65, ..default() }),
         ("cache_bytes = 1", Options { cache_bytes: 1, ..default() }),
         ("checkpoint_pages = 0", Options { checkpoint_pages: 0, ..default() }),
         ("lock_wait = 3601s", Options { lock_wait: Duration::from_secs(3601), ..default() }),
+        ("fold_after = 3601s", Options { fold_after: Duration::from_secs(3601), ..default() }),
         ("page_bytes = 4095", Options { page_bytes: 4095, ..default() }),
         ("page_bytes = 131072", Options { page_bytes: 131_072, ..default() }),
     ];
@@ -162,10 +164,10 @@ fn a_file_of_a_newer_version_is_refused_and_left_as_it_is() {
     let directory = tempfile::tempdir().unwrap();
     let path = directory.path().join("onceward.db");
     drop(open(&path));
-    Connection::open(&path).unwrap().execute_batch("PRAGMA user_version = 3").unwrap();
+    Connection::open(&path).unwrap().execute_batch("PRAGMA user_version = 4").unwrap();
     let error = refused(&path);
-    assert!(matches!(error, OpenError::Newer { found: 3, known: 2, .. }), "{error}");
-    Connection::open(&path).unwrap().execute_batch("PRAGMA user_version = 2").unwrap();
+    assert!(matches!(error, OpenError::Newer { found: 4, known: 3, .. }), "{error}");
+    Connection::open(&path).unwrap().execute_batch("PRAGMA user_version = 3").unwrap();
     drop(open(&path));
 }
 
@@ -176,7 +178,8 @@ fn a_file_of_the_first_schema_is_brought_up_to_date_and_keeps_its_records() {
     let store = open(&path);
     put(&store, sample::id(1), None, sample::record("k"));
     drop(store);
-    let first = "DROP INDEX operations_expiry;
+    let first = "DELETE FROM meta WHERE name LIKE 'journal%';
+        DROP INDEX operations_expiry;
         CREATE INDEX operations_expiry ON operations (due_at >> 26) WHERE state IN ('completed', 'failed_retryable');
         PRAGMA user_version = 1";
     Connection::open(&path).unwrap().execute_batch(first).unwrap();
@@ -187,7 +190,8 @@ fn a_file_of_the_first_schema_is_brought_up_to_date_and_keeps_its_records() {
     assert!(index.contains("due_at >> 30"), "{index}");
     let records = "SELECT count(*) FROM operations";
     assert_eq!(connection.query_row(records, [], |row| row.get::<_, i64>(0)).unwrap(), 1);
-    assert_eq!(connection.pragma_query_value(None, "user_version", |row| row.get::<_, i64>(0)).unwrap(), 2);
+    assert_eq!(connection.pragma_query_value(None, "user_version", |row| row.get::<_, i64>(0)).unwrap(), 3);
+    put(&open(&path), sample::id(2), None, sample::record("k"));
 }
 
 #[test]
@@ -196,10 +200,11 @@ fn a_store_tells_tools_what_it_is_and_how_it_is_kept() {
     let path = directory.path().join("onceward.db");
     let store = open(&path);
     put(&store, sample::id(1), None, sample::record("k"));
+    support::fold(&store);
     let other = Connection::open(&path).unwrap();
     let pragma = |name| other.pragma_query_value(None, name, |row| row.get::<_, i64>(0)).unwrap();
     assert_eq!(pragma("application_id").to_be_bytes()[4..], *b"Once");
-    assert_eq!(pragma("user_version"), 2);
+    assert_eq!(pragma("user_version"), 3);
     let mode: String = other.pragma_query_value(None, "journal_mode", |row| row.get(0)).unwrap();
     assert_eq!(mode, "wal");
     let row = "SELECT state, due_at, length(id) FROM operations";
@@ -233,7 +238,7 @@ fn a_new_store_is_readable_by_its_owner_only() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("private.db");
     let store = SqliteStore::open(&path, Options::default()).unwrap();
-    for name in ["private.db", "private.db-wal"] {
+    for name in ["private.db", "private.db-wal", "private.db.journal-0", "private.db.journal-1"] {
         let mode = std::fs::metadata(folder.path().join(name)).unwrap().permissions().mode();
         assert_eq!(mode & 0o777, 0o600, "{name}");
     }

@@ -7,7 +7,7 @@ mod support;
 use std::sync::Arc;
 use std::time::Duration;
 
-use onceward::store::{Store, StoreError, Swapped};
+use onceward::store::{Filter, Scan, Store, StoreError, Swapped, Which};
 use onceward::{Clock, Timestamp};
 use onceward_sqlite::{Options, SqliteStore};
 use onceward_testkit::sample;
@@ -76,54 +76,60 @@ fn a_batch_is_bounded_in_rows_and_in_bytes() {
 }
 
 #[test]
-fn a_row_that_the_database_refuses_fails_alone() {
+fn what_the_database_does_not_take_is_kept_and_read_and_lists_say_why_they_cannot_be_made() {
     let directory = tempfile::tempdir().unwrap();
     let path = directory.path().join("onceward.db");
-    let Held { store, gate } = held(&path, Options::default());
-    // Rows that cannot be stored do not come from the engine, so the database is told to dislike two of them: one in the
-    // ordinary way, and one so much that it gives the whole transaction up.
-    for (n, action) in [(2, "ABORT"), (4, "ROLLBACK")] {
-        let trigger = format!(
-            "CREATE TRIGGER dislike_{n} BEFORE INSERT ON operations WHEN new.id = x'{}'
-             BEGIN SELECT RAISE({action}, 'disliked'); END",
-            sample::id(n)
-        );
-        Connection::open(&path).unwrap().execute_batch(&trigger).unwrap();
+    let store = open(&path);
+    // Rows that cannot be stored do not come from the engine, so the database is told to dislike one of them.
+    let trigger = format!(
+        "CREATE TRIGGER dislike BEFORE INSERT ON operations WHEN new.id = x'{}'
+         BEGIN SELECT RAISE(ABORT, 'disliked'); END",
+        sample::id(2)
+    );
+    let other = Connection::open(&path).unwrap();
+    other.execute_batch(&trigger).unwrap();
+    let versions = [1, 2, 3].map(|n| put(&store, sample::id(n), None, sample::record("k")));
+    let refused = block_on(store.scan(everything()));
+    assert!(
+        matches!(&refused, Err(StoreError::Unavailable { reason }) if reason.contains("disliked")),
+        "{refused:?}"
+    );
+    for (n, version) in (1..).zip(versions) {
+        assert_eq!(block_on(store.load(sample::id(n))).unwrap().record.unwrap().version, version);
+        let again = block_on(store.swap(sample::id(n), None, sample::record("k"))).unwrap();
+        assert!(matches!(again, Swapped::Conflict(_)), "{again:?}");
     }
-    let mut calls: Vec<_> = (1..=5).map(|n| store.swap(sample::id(n), None, sample::record("k"))).collect();
-    assert!(calls.iter_mut().all(|call| submit(call).is_pending()));
-    gate.open();
-    for (n, call) in (1..).zip(calls) {
-        let answer = block_on(call);
-        if n % 2 == 0 {
-            assert!(
-                matches!(&answer, Err(StoreError::Refused { reason }) if reason.contains("disliked")),
-                "{answer:?}"
-            );
-        } else {
-            let version = applied(answer);
-            assert_eq!(block_on(store.load(sample::id(n))).unwrap().record.unwrap().version, version);
-        }
-    }
-    assert_eq!(store.statistics().batches, 2, "they were one batch");
+    other.execute_batch("DROP TRIGGER dislike").unwrap();
+    put(&store, sample::id(4), None, sample::record("k"));
+    drop(store);
+    let store = open(&path);
+    assert_eq!(block_on(store.scan(everything())).unwrap().entries.len(), 4);
+}
+
+fn everything() -> Scan {
+    Scan { which: Which::Filter(Filter::default()), after: None, limit: 1_000 }
 }
 
 #[test]
-fn another_programs_write_lock_makes_the_store_unavailable_until_it_is_released() {
+fn another_programs_write_lock_makes_the_store_unavailable_only_when_the_journal_is_full() {
     let directory = tempfile::tempdir().unwrap();
     let path = directory.path().join("onceward.db");
-    let store =
-        SqliteStore::open(&path, Options { lock_wait: Duration::ZERO, ..Options::default() }).unwrap();
+    let options = Options { lock_wait: Duration::ZERO, journal_bytes: 1 << 14, ..Options::default() };
+    let store = SqliteStore::open(&path, options).unwrap();
     let other = Connection::open(&path).unwrap();
     other.execute_batch("BEGIN IMMEDIATE").unwrap();
-    let answer = block_on(store.swap(sample::id(1), None, sample::record("k")));
+    let answers = (0..).map(|n| (n, block_on(store.swap(sample::id(n), None, sample::record("k")))));
+    let (last, refused) = answers.take(10_000).find(|(_, answer)| answer.is_err()).unwrap();
+    assert!(last > 10, "the journal took only {last}");
     assert!(
-        matches!(&answer, Err(StoreError::Unavailable { reason }) if reason.contains("another program")),
-        "{answer:?}"
+        matches!(&refused, Err(StoreError::Unavailable { reason }) if reason.contains("another program")),
+        "{refused:?}"
     );
-    assert_eq!(block_on(store.load(sample::id(1))).unwrap().record, None, "reads go on");
+    assert_eq!(block_on(store.load(sample::id(last))).unwrap().record, None, "reads go on");
+    assert!(block_on(store.load(sample::id(0))).unwrap().record.is_some(), "reads go on");
     other.execute_batch("ROLLBACK").unwrap();
-    put(&store, sample::id(1), None, sample::record("k"));
+    put(&store, sample::id(last), None, sample::record("k"));
+    assert_eq!(block_on(store.scan(everything())).unwrap().entries.len(), 1 + usize::try_from(last).unwrap());
 }
 
 #[test]
@@ -181,7 +187,7 @@ fn what_waits_when_the_store_is_dropped_is_still_written() {
 }
 
 #[test]
-fn a_closed_store_takes_nothing_more_and_leaves_an_empty_log() {
+fn a_closed_store_takes_nothing_more_and_leaves_an_empty_log_and_no_journal() {
     let directory = tempfile::tempdir().unwrap();
     let path = directory.path().join("onceward.db");
     let store = open(&path);
@@ -193,6 +199,12 @@ fn a_closed_store_takes_nothing_more_and_leaves_an_empty_log() {
         "{answer:?}"
     );
     assert_eq!(std::fs::metadata(path.with_extension("db-wal")).unwrap().len(), 0);
+    for journal in ["db.journal-0", "db.journal-1"] {
+        assert!(!path.with_extension(journal).exists(), "{journal}");
+    }
+    let rows =
+        Connection::open(&path).unwrap().query_row("SELECT count(*) FROM operations", [], |row| row.get(0));
+    assert_eq!(rows, Ok(1), "the database is all there is");
 }
 
 #[test]
@@ -207,14 +219,17 @@ fn a_sweep_of_many_is_counted_whole() {
 }
 
 #[test]
-fn the_log_stays_bounded_however_much_is_written() {
+fn the_log_and_the_journal_stay_bounded_however_much_is_written() {
     let directory = tempfile::tempdir().unwrap();
     let path = directory.path().join("onceward.db");
-    let store = SqliteStore::open(&path, Options { checkpoint_pages: 16, ..Options::default() }).unwrap();
+    let options = Options { checkpoint_pages: 16, journal_bytes: 1 << 14, ..Options::default() };
+    let store = SqliteStore::open(&path, options).unwrap();
+    let length = |extension| std::fs::metadata(path.with_extension(extension)).unwrap().len();
     for n in 0..1_000 {
         put(&store, sample::id(n), None, sample::record("k"));
-        let pages = std::fs::metadata(path.with_extension("db-wal")).unwrap().len() / 4096;
-        assert!(pages < 16 * 4 + 32, "{pages} pages after {n} writes");
+        let pages = length("db-wal") / 4096;
+        assert!(pages < 16 * 4 + 64, "{pages} pages after {n} writes");
+        assert!(length("db.journal-0").max(length("db.journal-1")) <= 1 << 20, "after {n} writes");
     }
 }
 

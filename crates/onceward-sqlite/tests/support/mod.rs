@@ -13,7 +13,7 @@ use std::process::{Command, Stdio};
 use std::sync::{Arc, Condvar, Mutex};
 use std::task::{Context, Poll, Waker};
 
-use onceward::store::{Store, StoreError, StoreFuture, Swapped, Version};
+use onceward::store::{Due, Scan, Store, StoreError, StoreFuture, Swapped, Version, Which};
 use onceward::{Clock, Record, RecordId, Timestamp};
 use onceward_sqlite::{Options, SqliteStore};
 use onceward_testkit::sample;
@@ -29,6 +29,11 @@ pub fn block_on<T>(future: impl Future<Output = T>) -> T {
 /// Writes a record that must be applied.
 pub fn put(store: &SqliteStore, id: RecordId, expect: Option<Version>, record: Record) -> Version {
     applied(block_on(store.swap(id, expect, record)))
+}
+
+/// Brings the database up to date with the journal, as every list does.
+pub fn fold(store: &SqliteStore) {
+    block_on(store.scan(Scan { which: Which::Due(Due::Leases), after: None, limit: 0 })).unwrap();
 }
 
 #[track_caller]

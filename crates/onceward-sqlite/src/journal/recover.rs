@@ -1,0 +1,144 @@
+//! What an earlier process left in the journal.
+//!
+//! A batch is written only after the one before it was synced. So a batch that cannot be read is the last one, and was
+//! never acknowledged; if a later one of its generation can be read, the disk has changed what it had confirmed, and
+//! nothing that depends on the journal is guessed.
+
+use std::collections::HashMap;
+use std::fs::File;
+use std::io::{self, Read, Seek, SeekFrom};
+use std::path::Path;
+
+use onceward::RecordId;
+
+use super::frame::{self, BLOCK, HEADER, Header, Latest};
+use crate::OpenError;
+
+/// What is to be folded into the database before anything is answered.
+#[derive(Debug, Default)]
+pub(crate) struct Left {
+    pub latest: HashMap<RecordId, Latest>,
+    /// The newest generation of which there is a batch, or which the database holds already.
+    pub generation: u64,
+}
+
+/// Reads the journal of a database that has this identity and holds everything up to the generation `folded`.
+pub(crate) fn read(store: &Path, identity: u64, folded: u64) -> Result<Left, OpenError> {
+    let mut generations = Vec::new();
+    for path in super::paths(store) {
+        let failed = |error: io::Error| OpenError::Journal {
+            path: path.clone(),
+            problem: format!("could not be read ({error})"),
+        };
+        let mut file = match File::open(&path) {
+            Ok(file) => Reader { length: file.metadata().map_err(failed)?.len(), file },
+            Err(error) if error.kind() == io::ErrorKind::NotFound => continue,
+            Err(error) => return Err(failed(error)),
+        };
+        let found = file.generation(identity, folded).map_err(|trouble| match trouble {
+            Trouble::Read(error) => failed(error),
+            Trouble::Found(problem) => OpenError::Journal { path: path.clone(), problem },
+        })?;
+        generations.extend(found);
+    }
+    generations.sort_by_key(|(generation, _)| *generation);
+    let mut left = Left { latest: HashMap::new(), generation: folded };
+    for (generation, changes) in generations {
+        if generation != left.generation + 1 {
+            let [path, _] = super::paths(store);
+            let problem = format!(
+                "goes on with part {generation}, and the database ends with part {}: one of them was put back from a \
+                 backup, or a part of the journal was removed. Put back what belongs together; or, to go on without \
+                 what only the journal holds, and execute again what is retried of it, remove both parts of the journal",
+                left.generation
+            );
+            return Err(OpenError::Journal { path, problem });
+        }
+        left.generation = generation;
+        left.latest.extend(changes);
+    }
+    Ok(left)
+}
+
+struct Reader {
+    file: File,
+    length: u64,
+}
+
+enum Trouble {
+    Read(io::Error),
+    Found(String),
+}
+
+impl From<io::Error> for Trouble {
+    fn from(error: io::Error) -> Self {
+        Self::Read(error)
+    }
+}
+
+type Generation = (u64, Vec<(RecordId, Latest)>);
+
+impl Reader {
+    /// What a file holds that the database does not.
+    fn generation(&mut self, identity: u64, folded: u64) -> Result<Option<Generation>, Trouble> {
+        let (mut at, mut changes, mut last) = (0, Vec::new(), None);
+        while let Some((header, body)) = self.batch(at)? {
+            let place = header.place;
+            if place.identity != identity {
+                return Err(Trouble::Found(
+                    "belongs to another database: put that one back, or move this file away".to_owned(),
+                ));
+            }
+            let expected =
+                last.map_or((place.generation, 0), |(generation, sequence)| (generation, sequence + 1));
+            if place.generation <= folded || (place.generation, place.sequence) != expected {
+                break;
+            }
+            changes.extend(frame::changes(&body).ok_or_else(|| {
+                Trouble::Found(format!(
+                    "was written by another version (batch {}): run that one",
+                    place.sequence
+                ))
+            })?);
+            last = Some(expected);
+            at += header.takes();
+        }
+        self.ends_at(at, identity, last.map_or(folded + 1, |(generation, _)| generation))?;
+        Ok(last.map(|(generation, _)| (generation, changes)))
+    }
+
+    /// Makes sure that no batch of this generation, or a later one, stands after the last that could be read.
+    fn ends_at(&mut self, end: u64, identity: u64, generation: u64) -> Result<(), Trouble> {
+        let mut at = end;
+        while at < self.length {
+            if let Some((header, _)) = self.batch(at)?
+                && header.place.identity == identity
+                && header.place.generation >= generation
+            {
+                return Err(Trouble::Found(format!(
+                    "is damaged: what stands at byte {end} cannot be read, and a later batch can. The disk has changed \
+                     what it had confirmed: look at the disk, and put back a copy of the database and its journal"
+                )));
+            }
+            at += BLOCK as u64;
+        }
+        Ok(())
+    }
+
+    /// The batch that begins here, if there is a whole one.
+    fn batch(&mut self, at: u64) -> io::Result<Option<(Header, Vec<u8>)>> {
+        if at + HEADER as u64 > self.length {
+            return Ok(None);
+        }
+        let mut start = [0; HEADER];
+        self.file.seek(SeekFrom::Start(at))?;
+        self.file.read_exact(&mut start)?;
+        let Some(header) = Header::read(&start) else { return Ok(None) };
+        if at + HEADER as u64 + u64::from(header.length) > self.length {
+            return Ok(None);
+        }
+        let mut body = vec![0; header.length as usize];
+        self.file.read_exact(&mut body)?;
+        Ok(header.covers(&start, &body).then_some((header, body)))
+    }
+}

@@ -1,0 +1,25 @@
+//! How long SQLite's own write-ahead log is.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
+
+use rusqlite::Connection;
+use rusqlite::hooks::Wal;
+
+/// How long the log is, in pages, as the connection was told by its last commit.
+#[derive(Clone, Default)]
+pub(crate) struct LogLength(Arc<AtomicU32>);
+
+impl LogLength {
+    pub(crate) fn watch(&self, connection: &mut Connection) -> rusqlite::Result<()> {
+        let length = self.0.clone();
+        connection.wal_hook(Some(move |_: &mut Wal, pages: i32| {
+            length.store(pages.unsigned_abs(), Ordering::Relaxed);
+            Ok(())
+        }))
+    }
+
+    pub(crate) fn pages(&self) -> u32 {
+        self.0.load(Ordering::Relaxed)
+    }
+}

@@ -1,0 +1,231 @@
+//! The journal beside the database: what a process that ended at any moment left in it, and what was done to it since.
+//!
+//! A copy of the files of an open store, taken when nothing is being written, is what a power cut leaves.
+
+#![allow(clippy::unwrap_used, clippy::panic, reason = "a panic is how a test reports")]
+
+mod support;
+
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Duration;
+
+use onceward::RecordId;
+use onceward::store::{Filter, Scan, Store, Swapped, Version, Which};
+use onceward_sqlite::{OpenError, Options, SqliteStore};
+use onceward_testkit::{VirtualClock, sample};
+use support::{applied, block_on, fold, open, put};
+
+/// A store that folds its journal only when it is asked to.
+fn slow(path: &Path) -> SqliteStore {
+    let clock = Arc::new(VirtualClock::standing_at(sample::START));
+    let options = Options { clock, fold_after: Duration::from_secs(3_600), ..Options::default() };
+    SqliteStore::open(path, options).unwrap()
+}
+
+/// Copies what a power cut would leave of a store.
+fn cut_off(store: &SqliteStore, to: &Path) -> PathBuf {
+    std::fs::create_dir_all(to).unwrap();
+    let name = |suffix: &str| {
+        let mut name = store.path().as_os_str().to_owned();
+        name.push(suffix);
+        PathBuf::from(name)
+    };
+    for suffix in ["", "-wal", ".journal-0", ".journal-1"] {
+        let from = name(suffix);
+        if from.exists() {
+            std::fs::copy(&from, to.join(from.file_name().unwrap())).unwrap();
+        }
+    }
+    to.join(store.path().file_name().unwrap())
+}
+
+fn journal(path: &Path, part: u8) -> PathBuf {
+    path.with_extension(format!("db.journal-{part}"))
+}
+
+fn version(store: &SqliteStore, id: RecordId) -> Option<Version> {
+    block_on(store.load(id)).unwrap().record.map(|found| found.version)
+}
+
+fn listed(store: &SqliteStore) -> usize {
+    let scan = Scan { which: Which::Filter(Filter::default()), after: None, limit: 1_000 };
+    block_on(store.scan(scan)).unwrap().entries.len()
+}
+
+#[track_caller]
+fn refused(path: &Path, words: &[&str]) {
+    let error = SqliteStore::open(path, Options::default()).unwrap_err();
+    let text = error.to_string();
+    assert!(matches!(error, OpenError::Journal { .. }), "{text}");
+    for word in words {
+        assert!(text.contains(word), "{text}");
+    }
+}
+
+/// A store that has put 1 to 3, completed 2 and forgotten 3, part of it in the database and part of it not.
+fn half_folded(path: &Path) -> (SqliteStore, [Version; 2]) {
+    let store = slow(path);
+    let [first, second, third] = [1, 2, 3].map(|n| put(&store, sample::id(n), None, sample::record("k")));
+    fold(&store);
+    let second =
+        put(&store, sample::id(2), Some(second), sample::in_state("k", sample::completed(sample::START)));
+    assert_eq!(block_on(store.forget(vec![(sample::id(3), third), (sample::id(1), third)])), Ok(1));
+    (store, [first, second])
+}
+
+#[test]
+fn what_is_only_in_the_journal_is_loaded_and_claimed_and_forgotten_and_listed_like_the_rest() {
+    let directory = tempfile::tempdir().unwrap();
+    let (store, [first, second]) = half_folded(&directory.path().join("onceward.db"));
+    let found = || [1, 2, 3].map(|n| version(&store, sample::id(n)));
+    assert_eq!(found(), [Some(first), Some(second), None]);
+    match block_on(store.swap(sample::id(2), None, sample::record("again"))).unwrap() {
+        Swapped::Conflict(seen) => assert_eq!(seen.record.unwrap().version, second),
+        other => panic!("{other:?}"),
+    }
+    assert_eq!(listed(&store), 2);
+    assert_eq!(found(), [Some(first), Some(second), None], "folded, it is the same");
+    let third = put(&store, sample::id(3), None, sample::record("anew"));
+    assert_eq!(found(), [Some(first), Some(second), Some(third)]);
+}
+
+#[test]
+fn a_power_cut_loses_nothing_whichever_part_is_in_the_database() {
+    let directory = tempfile::tempdir().unwrap();
+    let (store, [first, second]) = half_folded(&directory.path().join("onceward.db"));
+    let left = cut_off(&store, &directory.path().join("left"));
+    // Again and again: what is folded twice is the same.
+    for _ in 0..2 {
+        let after = open(&left);
+        let found = [1, 2, 3].map(|n| version(&after, sample::id(n)));
+        assert_eq!(found, [Some(first), Some(second), None]);
+        assert_eq!(listed(&after), 2);
+    }
+    let fresh = put(&open(&left), sample::id(3), None, sample::record("anew"));
+    assert!(fresh > second, "no version comes back");
+}
+
+#[test]
+fn a_batch_that_was_cut_off_anywhere_is_as_if_it_had_never_been_and_those_before_it_are_kept() {
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("onceward.db");
+    let store = slow(&path);
+    let first = put(&store, sample::id(1), None, sample::record("first"));
+    put(&store, sample::id(2), None, sample::record("second"));
+    let left = cut_off(&store, &directory.path().join("left"));
+    let part =
+        (0..2).map(|part| journal(&left, part)).find(|file| file.metadata().unwrap().len() > 0).unwrap();
+    let whole = std::fs::read(&part).unwrap();
+    let clean = cut_off(&store, &directory.path().join("clean"));
+    let last = 4096 + 48 + u32::from_le_bytes(whole[4096 + 28..4096 + 32].try_into().unwrap()) as usize;
+    for kept in [0, 1, 47, 48, 100, last - 4096 - 1] {
+        // Zeros, as of a block that was never written, and the file's end.
+        for length in [whole.len(), 4096 + kept] {
+            let mut torn = whole[..length].to_vec();
+            torn[4096 + kept..].fill(0);
+            for from in std::fs::read_dir(clean.parent().unwrap()).unwrap().map(Result::unwrap) {
+                std::fs::copy(from.path(), left.parent().unwrap().join(from.file_name())).unwrap();
+            }
+            std::fs::write(&part, torn).unwrap();
+            let after = open(&left);
+            assert_eq!(version(&after, sample::id(1)), Some(first), "{kept} bytes were kept");
+            assert_eq!(version(&after, sample::id(2)), None, "{kept} bytes were kept");
+            put(&after, sample::id(2), None, sample::record("third"));
+            drop(after);
+            assert!(version(&open(&left), sample::id(2)).is_some());
+        }
+    }
+}
+
+#[test]
+fn a_journal_in_which_a_confirmed_batch_has_changed_is_refused() {
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("onceward.db");
+    let store = slow(&path);
+    for n in 1..=3 {
+        put(&store, sample::id(n), None, sample::record("k"));
+    }
+    for at in [20, 60, 4096 + 40] {
+        let left = cut_off(&store, &directory.path().join(format!("left-{at}")));
+        let part =
+            (0..2).map(|part| journal(&left, part)).find(|file| file.metadata().unwrap().len() > 0).unwrap();
+        let mut bytes = std::fs::read(&part).unwrap();
+        bytes[at] ^= 1;
+        std::fs::write(&part, &bytes).unwrap();
+        refused(&left, &["is damaged", "journal-", "look at the disk"]);
+        assert_eq!(std::fs::read(&part).unwrap(), bytes, "it was left as it is");
+        bytes[at] ^= 1;
+        std::fs::write(&part, &bytes).unwrap();
+        assert!(version(&open(&left), sample::id(3)).is_some());
+    }
+}
+
+#[test]
+fn a_journal_beside_another_database_or_an_older_one_is_refused() {
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("onceward.db");
+    let store = slow(&path);
+    put(&store, sample::id(1), None, sample::record("k"));
+    fold(&store);
+    let old = cut_off(&store, &directory.path().join("old"));
+    for n in 2..=4 {
+        put(&store, sample::id(n), None, sample::record("k"));
+        fold(&store);
+    }
+    put(&store, sample::id(5), None, sample::record("k"));
+    let left = cut_off(&store, &directory.path().join("left"));
+    for part in [0, 1] {
+        std::fs::copy(journal(&left, part), journal(&old, part)).unwrap();
+    }
+    refused(&old, &["backup", "remove both parts"]);
+
+    let other = directory.path().join("other/onceward.db");
+    std::fs::create_dir(other.parent().unwrap()).unwrap();
+    drop(open(&other));
+    std::fs::copy(journal(&left, 0), journal(&other, 0)).unwrap();
+    std::fs::copy(journal(&left, 1), journal(&other, 1)).unwrap();
+    refused(&other, &["belongs to another database"]);
+
+    // As it was told to.
+    for path in [old, other] {
+        [0, 1].iter().for_each(|part| std::fs::remove_file(journal(&path, *part)).unwrap());
+        drop(open(&path));
+    }
+}
+
+#[test]
+fn of_many_who_claim_one_key_while_the_journal_is_folded_all_the_time_one_wins() {
+    let directory = tempfile::tempdir().unwrap();
+    let options = Options { journal_bytes: 1, checkpoint_pages: 8, ..Options::default() };
+    let store = SqliteStore::open(directory.path().join("onceward.db"), options).unwrap();
+    let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).build().unwrap();
+    let won = Arc::new(std::sync::Mutex::new(std::collections::BTreeMap::new()));
+    let callers: Vec<_> = (0..8)
+        .map(|caller| {
+            let (store, won) = (store.clone(), won.clone());
+            runtime.spawn(async move {
+                for n in 0..300 {
+                    let id = sample::id(n);
+                    match store.swap(id, None, sample::record("k")).await.unwrap() {
+                        Swapped::Applied { version, .. } => {
+                            assert_eq!(
+                                won.lock().unwrap().insert(id, caller),
+                                None,
+                                "{id} was claimed twice"
+                            );
+                            let completed = sample::in_state("k", sample::completed(sample::START));
+                            applied(store.swap(id, Some(version), completed).await);
+                        }
+                        Swapped::Conflict(seen) => assert!(seen.record.is_some()),
+                    }
+                    assert!(store.load(id).await.unwrap().record.is_some(), "{id} was there and is not");
+                }
+            })
+        })
+        .collect();
+    for caller in callers {
+        runtime.block_on(caller).unwrap();
+    }
+    assert_eq!((won.lock().unwrap().len(), listed(&store)), (300, 300));
+}
