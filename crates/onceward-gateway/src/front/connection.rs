@@ -148,7 +148,7 @@ where
     B::Error: Into<Box<dyn StdError + Send + Sync>>,
 {
     let Accepted { mut io, address, service, place } = accepted;
-    let peer = Peer { address, scheme };
+    let peer = Peer::new(address, scheme);
     let mut read = BytesMut::new();
     let speaks = match speaks {
         Speaks::Http1 | Speaks::Http2 => speaks,

@@ -63,7 +63,7 @@ impl<S> Handler<S> {
                 }
             }
         }
-        request.extensions_mut().insert(self.peer);
+        request.extensions_mut().insert(self.peer.clone());
         None
     }
 }

@@ -205,13 +205,13 @@ impl<B: Sendable> Shared<B> {
         let upgrade = if operation.is_none() { upgrade::Asked::by(request) } else { None };
         let peer = request.extensions().get::<Peer>();
         let origin = Origin {
-            peer: peer.map(|peer| peer.address.ip()),
+            peer: peer.and_then(Peer::forwarded_for).cloned(),
             scheme: peer.map_or("http", |peer| peer.scheme.name()),
         };
         *request.uri_mut() = self.target(request.uri())?;
         *request.version_mut() = headers::VERSION;
         headers::strip(request.headers_mut());
-        headers::prepare(request.headers_mut(), &self.host, &origin);
+        headers::prepare(request.headers_mut(), &self.host, origin);
         // Without a word about it, hyper takes such a request for one without a body.
         let unusual = matches!(*request.method(), Method::GET | Method::HEAD);
         if unusual && !request.body().is_end_stream() && request.body().size_hint().exact().is_none() {
