@@ -22,6 +22,7 @@ use tower_service::Service;
 use super::guard::{Guard, Opened};
 use super::head::HeadLimits;
 use super::raw::Shared;
+use super::seldom::Seldom;
 use super::service::{Handler, Protocol};
 use super::{Body, Front, Peer, tls};
 use crate::settings::{Limits, Scheme};
@@ -103,7 +104,7 @@ impl Front {
         B: http_body::Body<Data = Bytes> + Send + 'static,
         B::Error: Into<Box<dyn StdError + Send + Sync>>,
     {
-        let mut stop = pin!(stop);
+        let mut stop = pin!(Seldom::new(stop));
         let Some(config) = &self.tls else {
             return run(&self.limits, accepted, Scheme::Http, Speaks::Unknown, stop).await;
         };

@@ -22,6 +22,7 @@ mod linger;
 mod listen;
 mod raw;
 mod refusal;
+mod seldom;
 mod service;
 mod stall;
 pub mod tls;
