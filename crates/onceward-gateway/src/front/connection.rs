@@ -24,6 +24,7 @@ use super::head::HeadLimits;
 use super::raw::Shared;
 use super::seldom::Seldom;
 use super::service::{Handler, Protocol};
+use super::timer::HeadTimer;
 use super::{Body, Front, Peer, tls};
 use crate::settings::{Limits, Scheme};
 
@@ -230,7 +231,7 @@ fn http1_builder(limits: &Limits) -> http1::Builder {
     let mut builder = http1::Builder::new();
     builder
         .half_close(false)
-        .timer(TokioTimer::new())
+        .timer(HeadTimer::default())
         .header_read_timeout(limits.header_timeout)
         .max_header_size(wider)
         .max_buf_size(wider);

@@ -25,6 +25,7 @@ mod refusal;
 mod seldom;
 mod service;
 mod stall;
+mod timer;
 pub mod tls;
 
 #[cfg(test)]

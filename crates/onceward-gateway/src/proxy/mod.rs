@@ -10,6 +10,7 @@
 //!    goes wrong is told as it is, and nothing is sent again.
 //! 6. The answer's body is passed on as it arrives. When it has been read to its end, the line goes back to the pool.
 
+mod alarms;
 mod body;
 mod connect;
 mod error;
@@ -19,7 +20,7 @@ mod pool;
 mod upgrade;
 mod wire;
 
-use std::future::Future;
+use std::future::{Future, poll_fn};
 use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll};
@@ -30,10 +31,11 @@ use http::uri::{PathAndQuery, Uri};
 use http::{HeaderValue, Method, Request, Response, StatusCode};
 use http_body::Body;
 use onceward::Operation;
-use onceward::time::{instant, sleep};
+use onceward::time::{Instant, deadline, instant, sleep};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tower_service::Service;
 
+use self::alarms::Alarms;
 use self::body::Lent;
 pub use self::body::UpstreamBody;
 use self::connect::Connector;
@@ -71,6 +73,7 @@ struct Shared<B: Sendable> {
     pool: Arc<Pool<B>>,
     /// How many requests may be with the upstream at once.
     active: Arc<Semaphore>,
+    alarms: Alarms,
     host: HeaderValue,
     base_path: Option<PathAndQuery>,
     limits: Limits,
@@ -85,6 +88,7 @@ impl<B: Sendable> Proxy<B> {
             connector,
             pool: Pool::new(most, limits.upstream_idle),
             active: Arc::new(Semaphore::new(most)),
+            alarms: Alarms::default(),
             // An authority consists of characters that a header can have.
             host: HeaderValue::from_str(upstream.authority.as_str())
                 .unwrap_or_else(|_| HeaderValue::from_static("")),
@@ -125,7 +129,7 @@ impl<B: Sendable> Service<Request<B>> for Proxy<B> {
         }
         Box::pin(async move {
             let sent = instant();
-            let mut answered = shared.in_time(request, operation.as_ref()).await;
+            let mut answered = shared.in_time(request, operation.as_ref(), sent).await;
             if let Ok(response) = &mut answered {
                 response.extensions_mut().insert(Took(instant().duration_since(sent)));
             }
@@ -141,24 +145,32 @@ impl<B: Sendable> Service<Request<B>> for Proxy<B> {
 
 impl<B: Sendable> Shared<B> {
     async fn in_time(
-        self: Arc<Self>,
+        &self,
         request: Request<B>,
         operation: Option<&Operation>,
+        came: Instant,
     ) -> Result<Response<UpstreamBody<B>>, ProxyError> {
         if operation.is_some() {
             // The engine limits how long work under a claim may take.
             return self.exchange(request, operation).await;
         }
         let patience = self.limits.response_timeout;
+        let deadline = deadline(came, patience);
+        let mut alarm = self.alarms.take(deadline);
         tokio::select! {
             biased;
-            answered = self.exchange(request, None) => answered,
-            () = sleep(patience) => Err(ProxyError::TimedOut { patience }),
+            answered = self.exchange(request, None) => {
+                self.alarms.give_back(alarm);
+                answered
+            }
+            () = poll_fn(|context| alarm.poll_until(deadline, context)) => {
+                Err(ProxyError::TimedOut { patience })
+            }
         }
     }
 
     async fn exchange(
-        self: Arc<Self>,
+        &self,
         mut request: Request<B>,
         operation: Option<&Operation>,
     ) -> Result<Response<UpstreamBody<B>>, ProxyError> {
