@@ -248,6 +248,10 @@ impl<B: Sendable> Shared<B> {
         Ok(Uri::from(target))
     }
 
+    async fn open(&self) -> Result<Line<B>, ProxyError> {
+        Line::open(self.connector.connect().await?).await
+    }
+
     /// Sends the request on a line that takes it.
     async fn send(
         &self,
@@ -257,7 +261,8 @@ impl<B: Sendable> Shared<B> {
         loop {
             let (mut line, pooled) = match self.pool.take().await {
                 Some(line) => (line, true),
-                None => (Line::open(self.connector.connect().await?).await?, false),
+                // In a box: what TLS takes to begin would make every request's future several times as large.
+                None => (Box::pin(self.open()).await?, false),
             };
             // Connecting takes time, and somebody may soon think that the owner of this claim is dead.
             if operation.is_some_and(|operation| operation.begin_within().is_zero()) {
