@@ -12,7 +12,9 @@ use bytes::Bytes;
 use http::header::{CACHE_CONTROL, CONTENT_TYPE, RETRY_AFTER};
 use http::{HeaderValue, Request, Response, StatusCode};
 use http_body_util::{Either, Full};
-use onceward::http::{Body, Failure, Handled, How, Idempotency, IdempotencyLayer, OnError, ResponseFuture, header};
+use onceward::http::{
+    Body, Failure, Handled, How, Idempotency, IdempotencyLayer, OnError, ResponseFuture, header,
+};
 use onceward::time::{Instant, instant};
 use serde_json::json;
 use tower_layer::Layer as _;

@@ -127,6 +127,8 @@ impl<B: Sendable> Service<Request<B>> for Proxy<B> {
         if let Some(span) = &span {
             span.inject(request.headers_mut());
         }
+        // A request is large, and would be stored again in each of the futures that it goes through.
+        let request = Box::new(request);
         Box::pin(async move {
             let sent = instant();
             let mut answered = shared.in_time(request, operation.as_ref(), sent).await;
@@ -146,7 +148,7 @@ impl<B: Sendable> Service<Request<B>> for Proxy<B> {
 impl<B: Sendable> Shared<B> {
     async fn in_time(
         &self,
-        request: Request<B>,
+        request: Box<Request<B>>,
         operation: Option<&Operation>,
         came: Instant,
     ) -> Result<Response<UpstreamBody<B>>, ProxyError> {
@@ -171,7 +173,7 @@ impl<B: Sendable> Shared<B> {
 
     async fn exchange(
         &self,
-        mut request: Request<B>,
+        mut request: Box<Request<B>>,
         operation: Option<&Operation>,
     ) -> Result<Response<UpstreamBody<B>>, ProxyError> {
         let upgrade = self.prepare(&mut request, operation)?;
@@ -255,7 +257,7 @@ impl<B: Sendable> Shared<B> {
     /// Sends the request on a line that takes it.
     async fn send(
         &self,
-        mut request: Request<B>,
+        mut request: Box<Request<B>>,
         operation: Option<&Operation>,
     ) -> Result<(Response<hyper::body::Incoming>, Line<B>), ProxyError> {
         loop {
@@ -271,7 +273,7 @@ impl<B: Sendable> Shared<B> {
             match line.send(request).await {
                 Sent::Answered(response) => return Ok((response, line)),
                 // The pool runs out of such lines, and a new one is tried once.
-                Sent::Returned(returned, _) if pooled => request = *returned,
+                Sent::Returned(returned, _) if pooled => request = returned,
                 Sent::Returned(_, error) => return Err(ProxyError::NothingSent { error: error.into() }),
                 Sent::Failed(error) => return Err(error),
             }
