@@ -5,14 +5,16 @@ use std::convert::Infallible;
 use std::future::Future;
 use std::pin::Pin;
 use std::sync::Arc;
-use std::task::{Context, Poll};
+use std::task::{Context, Poll, ready};
 
 use arc_swap::ArcSwap;
 use bytes::Bytes;
 use http::header::{CACHE_CONTROL, CONTENT_TYPE, RETRY_AFTER};
 use http::{HeaderValue, Request, Response, StatusCode};
 use http_body_util::{Either, Full};
-use onceward::http::{Body, Failure, Handled, How, Idempotency, IdempotencyLayer, OnError, header};
+use onceward::http::{
+    Body, Failure, Handled, How, Idempotency, IdempotencyLayer, OnError, ResponseFuture, header,
+};
 use onceward::time::{Instant, instant};
 use serde_json::json;
 use tower_layer::Layer as _;
@@ -40,10 +42,14 @@ impl OnError<ProxyError> for Proven {
     }
 }
 
-/// The service behind the listener. Its layer can be replaced while it runs.
+/// The service behind the listener. Its layer can be replaced while it runs. Cheap to clone; all clones are one.
 #[derive(Clone)]
 pub struct Gateway {
-    protected: Arc<ArcSwap<Idempotency<Proxy<Sent>, Proven>>>,
+    shared: Arc<Shared>,
+}
+
+struct Shared {
+    protected: ArcSwap<Idempotency<Proxy<Sent>, Proven>>,
     proxy: Proxy<Sent>,
     metrics: Metrics,
     tracer: Tracer,
@@ -52,60 +58,78 @@ pub struct Gateway {
 impl Gateway {
     /// A gateway to an upstream.
     pub fn new(layer: IdempotencyLayer, proxy: Proxy<Sent>, metrics: Metrics, tracer: Tracer) -> Self {
-        let protected = layer.on_error(Proven).layer(proxy.clone());
-        Self { protected: Arc::new(ArcSwap::from_pointee(protected)), proxy, metrics, tracer }
+        let protected = ArcSwap::from_pointee(layer.on_error(Proven).layer(proxy.clone()));
+        Self { shared: Arc::new(Shared { protected, proxy, metrics, tracer }) }
     }
 
     /// Takes another layer. Requests that have begun go on under the old one.
     pub fn replace(&self, layer: IdempotencyLayer) {
-        self.protected.store(Arc::new(layer.on_error(Proven).layer(self.proxy.clone())));
+        self.shared.protected.store(Arc::new(layer.on_error(Proven).layer(self.shared.proxy.clone())));
     }
 }
 
 impl std::fmt::Debug for Gateway {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Gateway").field("proxy", &self.proxy).finish_non_exhaustive()
+        f.debug_struct("Gateway").field("proxy", &self.shared.proxy).finish_non_exhaustive()
     }
 }
 
 impl Service<Request<front::Body>> for Gateway {
     type Response = Response<Answer>;
     type Error = Infallible;
-    type Future = Pin<Box<dyn Future<Output = Result<Response<Answer>, Infallible>> + Send>>;
+    type Future = Answering;
 
     fn poll_ready(&mut self, _: &mut Context<'_>) -> Poll<Result<(), Infallible>> {
         Poll::Ready(Ok(()))
     }
 
-    fn call(&mut self, mut request: Request<front::Body>) -> Self::Future {
-        let span = self.tracer.request(&request);
+    fn call(&mut self, mut request: Request<front::Body>) -> Answering {
+        let span = self.shared.tracer.request(&request);
         if let Some(span) = &span {
             // It travels with the request, because work under a key outlives this future.
             request.extensions_mut().insert(span.clone());
         }
-        let told = Told {
-            metrics: self.metrics.clone(),
-            _in_flight: self.metrics.in_flight(),
-            span,
-            came: instant(),
+        let told = Told { in_flight: self.shared.metrics.in_flight(), span, came: instant() };
+        let mut protected = Idempotency::clone(&self.shared.protected.load());
+        Answering { answer: protected.call(request), told: Some(told) }
+    }
+}
+
+pin_project_lite::pin_project! {
+    /// A request that is being answered.
+    pub struct Answering {
+        #[pin]
+        answer: ResponseFuture<<Proxy<Sent> as Service<Request<Sent>>>::Future, UpstreamBody<Sent>, ProxyError>,
+        // Nothing once it was told.
+        told: Option<Told>,
+    }
+}
+
+impl Future for Answering {
+    type Output = Result<Response<Answer>, Infallible>;
+
+    fn poll(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
+        let this = self.project();
+        let answer = match ready!(this.answer.poll(context)) {
+            Ok(response) => response.map(Either::Left),
+            Err(error) => failed(&error).map(Either::Right),
         };
-        let mut protected = Idempotency::clone(&self.protected.load());
-        let answer = protected.call(request);
-        Box::pin(async move {
-            let answer = match answer.await {
-                Ok(response) => response.map(Either::Left),
-                Err(error) => failed(&error).map(Either::Right),
-            };
+        if let Some(told) = this.told.take() {
             told.answered(&answer);
-            Ok(answer)
-        })
+        }
+        Poll::Ready(Ok(answer))
+    }
+}
+
+impl std::fmt::Debug for Answering {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Answering").finish_non_exhaustive()
     }
 }
 
 /// What is to be told about a request when it is answered.
 struct Told {
-    metrics: Metrics,
-    _in_flight: InFlight,
+    in_flight: InFlight,
     span: Option<RequestSpan>,
     came: Instant,
 }
@@ -117,9 +141,10 @@ impl Told {
             Some(handled) => (&*handled.route, handled.how, handled.operation),
             None => ("", How::Passed, None),
         };
-        self.metrics.request(route, how.into(), instant().duration_since(self.came).as_secs_f64());
+        let metrics = self.in_flight.metrics();
+        metrics.request(route, how.into(), instant().duration_since(self.came).as_secs_f64());
         if let Some(Took(took)) = answer.extensions().get() {
-            self.metrics.upstream(route, took.as_secs_f64());
+            metrics.upstream(route, took.as_secs_f64());
         }
         if let Some(span) = self.span {
             if let Some(operation) = operation {

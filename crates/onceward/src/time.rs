@@ -4,6 +4,8 @@
 //! every other time that is compared with a time are in it. An [`Instant`] is elapsed time in this process and decides
 //! how long to wait; tests pause it.
 
+use std::pin::Pin;
+use std::task::{Context, Poll, ready};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use serde::{Deserialize, Serialize};
@@ -75,6 +77,42 @@ pub async fn sleep(duration: Duration) {
     tokio::time::sleep(duration).await;
 }
 
+/// Waits like [`sleep`], for whoever waits again and again, always for something that nearly always comes in time.
+///
+/// A sleep enters the runtime's list of timers and leaves it again, each time under a lock that all share. An alarm stays in
+/// the list with the deadline that it had: if it rings too early for the present one, it is moved then.
+#[derive(Debug)]
+pub struct Alarm {
+    sleep: Pin<Box<tokio::time::Sleep>>,
+}
+
+impl Alarm {
+    /// An alarm for this time, or any later one. Must be called within a runtime.
+    pub fn new(deadline: Instant) -> Self {
+        Self { sleep: Box::pin(tokio::time::sleep_until(deadline)) }
+    }
+
+    /// Ready when it is time.
+    pub fn poll_until(&mut self, deadline: Instant, context: &mut Context<'_>) -> Poll<()> {
+        if deadline < self.sleep.deadline() {
+            self.sleep.as_mut().reset(deadline);
+        }
+        loop {
+            ready!(self.sleep.as_mut().poll(context));
+            if self.sleep.deadline() >= deadline {
+                return Poll::Ready(());
+            }
+            self.sleep.as_mut().reset(deadline);
+        }
+    }
+}
+
+/// When so much time will have passed since then. What is too far away to be told is 30 years later.
+pub fn deadline(since: Instant, after: Duration) -> Instant {
+    const FAR: Duration = Duration::from_secs(30 * 365 * 24 * 60 * 60);
+    since.checked_add(after).unwrap_or(since + FAR)
+}
+
 /// Measures a span that a suspended machine must not shorten.
 ///
 /// Elapsed time stands still while a laptop or a virtual machine is suspended, and the wall clock can be set. The
@@ -104,6 +142,30 @@ mod tests {
         assert_eq!(Timestamp::NEVER.after(Duration::MAX), Timestamp::NEVER);
         assert_eq!(Timestamp::from_micros(u64::MAX), Timestamp::NEVER);
         assert_eq!(Timestamp::from_micros(1).since(Timestamp::from_micros(2)), Duration::ZERO);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn an_alarm_rings_at_the_present_deadline_whether_it_was_moved_forward_or_back() {
+        let start = instant();
+        let mut alarm = Alarm::new(deadline(start, Duration::from_secs(10)));
+        for (set, rings) in [(10, 10), (40, 40), (41, 41), (300, 300)] {
+            let set = start + Duration::from_secs(set);
+            std::future::poll_fn(|context| alarm.poll_until(set, context)).await;
+            assert_eq!(instant().duration_since(start).as_secs(), rings);
+        }
+        // A later one was asked for first, and nobody waited for it.
+        let (later, sooner) = (start + Duration::from_secs(900), start + Duration::from_secs(600));
+        let asked = std::future::poll_fn(|context| Poll::Ready(alarm.poll_until(later, context))).await;
+        assert!(asked.is_pending());
+        std::future::poll_fn(|context| alarm.poll_until(sooner, context)).await;
+        assert_eq!(instant().duration_since(start).as_secs(), 600);
+        std::future::poll_fn(|context| alarm.poll_until(later, context)).await;
+        assert_eq!(instant().duration_since(start).as_secs(), 900);
+    }
+
+    #[test]
+    fn a_deadline_that_no_clock_can_tell_is_far_away() {
+        assert!(deadline(instant(), Duration::MAX) > instant() + Duration::from_secs(3600));
     }
 
     #[test]

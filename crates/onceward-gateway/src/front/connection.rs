@@ -22,7 +22,9 @@ use tower_service::Service;
 use super::guard::{Guard, Opened};
 use super::head::HeadLimits;
 use super::raw::Shared;
+use super::seldom::Seldom;
 use super::service::{Handler, Protocol};
+use super::timer::HeadTimer;
 use super::{Body, Front, Peer, tls};
 use crate::settings::{Limits, Scheme};
 
@@ -103,7 +105,7 @@ impl Front {
         B: http_body::Body<Data = Bytes> + Send + 'static,
         B::Error: Into<Box<dyn StdError + Send + Sync>>,
     {
-        let mut stop = pin!(stop);
+        let mut stop = pin!(Seldom::new(stop));
         let Some(config) = &self.tls else {
             return run(&self.limits, accepted, Scheme::Http, Speaks::Unknown, stop).await;
         };
@@ -148,7 +150,7 @@ where
     B::Error: Into<Box<dyn StdError + Send + Sync>>,
 {
     let Accepted { mut io, address, service, place } = accepted;
-    let peer = Peer { address, scheme };
+    let peer = Peer::new(address, scheme);
     let mut read = BytesMut::new();
     let speaks = match speaks {
         Speaks::Http1 | Speaks::Http2 => speaks,
@@ -229,7 +231,7 @@ fn http1_builder(limits: &Limits) -> http1::Builder {
     let mut builder = http1::Builder::new();
     builder
         .half_close(false)
-        .timer(TokioTimer::new())
+        .timer(HeadTimer::default())
         .header_read_timeout(limits.header_timeout)
         .max_header_size(wider)
         .max_buf_size(wider);

@@ -22,8 +22,10 @@ mod linger;
 mod listen;
 mod raw;
 mod refusal;
+mod seldom;
 mod service;
 mod stall;
+mod timer;
 pub mod tls;
 
 #[cfg(test)]
@@ -32,6 +34,7 @@ mod properties;
 use std::net::SocketAddr;
 use std::sync::Arc;
 
+use http::HeaderValue;
 use rustls::ServerConfig;
 
 pub use self::body::{Body, BodyError};
@@ -51,10 +54,25 @@ pub struct Front {
 }
 
 /// Who sent a request, and how. It is among the extensions of each.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Peer {
     /// Where the connection comes from.
     pub address: SocketAddr,
     /// Plain or TLS.
     pub scheme: Scheme,
+    /// The address as a header has it, written once for all requests of a connection.
+    forwarded_for: Option<HeaderValue>,
+}
+
+impl Peer {
+    fn new(address: SocketAddr, scheme: Scheme) -> Self {
+        // An address consists of characters that a header can have.
+        let forwarded_for = HeaderValue::try_from(address.ip().to_canonical().to_string()).ok();
+        Self { address, scheme, forwarded_for }
+    }
+
+    /// What `X-Forwarded-For` says of it.
+    pub(crate) fn forwarded_for(&self) -> Option<&HeaderValue> {
+        self.forwarded_for.as_ref()
+    }
 }

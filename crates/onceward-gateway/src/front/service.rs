@@ -4,7 +4,7 @@ use std::convert::Infallible;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::task::{Context, Poll, ready};
+use std::task::{Context, Poll, Waker, ready};
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -63,7 +63,7 @@ impl<S> Handler<S> {
                 }
             }
         }
-        request.extensions_mut().insert(self.peer);
+        request.extensions_mut().insert(self.peer.clone());
         None
     }
 }
@@ -104,7 +104,12 @@ where
             return Handling::Refused { answer: Some(refusal.response(then)) };
         }
         let request = request.map(|incoming| Body::new(incoming, self.body_timeout));
-        Handling::Waiting { service: self.service.clone(), request: Some(request) }
+        let mut service = self.service.clone();
+        // Nearly every service is always ready. One that is not is asked again, by somebody whom it can wake.
+        match service.poll_ready(&mut Context::from_waker(Waker::noop())) {
+            Poll::Ready(Ok(())) => Handling::Called { future: service.call(request) },
+            Poll::Pending => Handling::Waiting { waiting: Some(Box::new((service, request))) },
+        }
     }
 }
 
@@ -113,7 +118,7 @@ pin_project_lite::pin_project! {
     #[project = HandlingProjected]
     pub(super) enum Handling<S, F> {
         Refused { answer: Option<Response<Full<Bytes>>> },
-        Waiting { service: S, request: Option<Request<Body>> },
+        Waiting { waiting: Option<Box<(S, Request<Body>)>> },
         Called { #[pin] future: F },
     }
 }
@@ -132,10 +137,12 @@ where
                     // Only a future that is polled after its end comes here.
                     None => return Poll::Pending,
                 },
-                HandlingProjected::Waiting { service, request } => {
-                    ready!(service.poll_ready(context))?;
-                    match request.take() {
-                        Some(request) => service.call(request),
+                HandlingProjected::Waiting { waiting } => {
+                    if let Some(waiting) = waiting {
+                        ready!(waiting.0.poll_ready(context))?;
+                    }
+                    match waiting.take().map(|waiting| *waiting) {
+                        Some((mut service, request)) => service.call(request),
                         None => return Poll::Pending,
                     }
                 }

@@ -1,7 +1,5 @@
 //! What changes in a head on its way through.
 
-use std::net::IpAddr;
-
 use http::header::{
     CONNECTION, COOKIE, EXPECT, HOST, PROXY_AUTHENTICATE, PROXY_AUTHORIZATION, TE, TRAILER,
     TRANSFER_ENCODING, UPGRADE, VIA,
@@ -21,9 +19,10 @@ const HOP_BY_HOP: [HeaderName; 7] =
 
 /// Which protocol a message asks to change to, where it does and may.
 pub(super) fn upgrade_of(headers: &HeaderMap) -> Option<HeaderValue> {
+    let protocol = headers.get(UPGRADE)?;
     let asks = words(headers, &CONNECTION).any(|word| word.eq_ignore_ascii_case(b"upgrade"));
     let may = !words(headers, &UPGRADE).any(is_http);
-    if asks && may { headers.get(UPGRADE).cloned() } else { None }
+    if asks && may { Some(protocol.clone()) } else { None }
 }
 
 /// Whether a protocol is HTTP again, or could carry it. Requests in it would go to the upstream past everything that is
@@ -39,8 +38,26 @@ fn words<'a>(headers: &'a HeaderMap, name: &HeaderName) -> impl Iterator<Item = 
     lines.flat_map(|line| line.as_bytes().split(|byte| *byte == b',')).map(<[u8]>::trim_ascii)
 }
 
+/// The same by name, and `Connection`. Most messages have none of them, and looking once is less than removing eight times.
+fn is_hop_by_hop(name: &HeaderName) -> bool {
+    matches!(
+        name.as_str(),
+        "connection"
+            | "keep-alive"
+            | "proxy-connection"
+            | "proxy-authenticate"
+            | "proxy-authorization"
+            | "te"
+            | "transfer-encoding"
+            | "upgrade"
+    )
+}
+
 /// Takes away what speaks of the connection that a message came on, and what that connection's other end named as such.
 pub(super) fn strip(headers: &mut HeaderMap) {
+    if !headers.keys().any(is_hop_by_hop) {
+        return;
+    }
     // Nearly every `Connection` is one well-known word. What the layer said about an operation is not the client's to
     // take away.
     let named: Vec<HeaderName> = words(headers, &CONNECTION)
@@ -52,37 +69,73 @@ pub(super) fn strip(headers: &mut HeaderMap) {
     for name in named {
         headers.remove(name);
     }
-    for name in HOP_BY_HOP {
-        headers.remove(name);
+    if headers.keys().any(is_hop_by_hop) {
+        for name in HOP_BY_HOP {
+            headers.remove(name);
+        }
     }
 }
 
 /// Where a request came from.
 pub(super) struct Origin {
-    pub peer: Option<IpAddr>,
+    pub peer: Option<HeaderValue>,
     pub scheme: &'static str,
 }
 
+/// Which of the headers that matter to [`prepare`] a request has. One look at all of them is less than a search for each.
+#[derive(Default)]
+struct Said {
+    expect: bool,
+    trailer: bool,
+    forwarded_host: bool,
+    forwarded_proto: bool,
+    cookie: bool,
+}
+
+impl Said {
+    fn by(headers: &HeaderMap) -> Self {
+        let mut said = Self::default();
+        for name in headers.keys() {
+            match name.as_str() {
+                "expect" => said.expect = true,
+                "trailer" => said.trailer = true,
+                "x-forwarded-host" => said.forwarded_host = true,
+                "x-forwarded-proto" => said.forwarded_proto = true,
+                "cookie" => said.cookie = true,
+                _ => {}
+            }
+        }
+        said
+    }
+}
+
 /// Makes a request's head ready for the upstream.
-pub(super) fn prepare(headers: &mut HeaderMap, upstream: &HeaderValue, origin: &Origin) {
-    // The body is asked for as soon as it is sent on, so a client that waits for a `100` gets it from this side.
-    headers.remove(EXPECT);
-    // A request's trailers end here. Some services take them for headers, and would believe a client's copies of ours.
-    headers.remove(TRAILER);
+pub(super) fn prepare(headers: &mut HeaderMap, upstream: &HeaderValue, origin: Origin) {
+    let said = Said::by(headers);
+    if said.expect {
+        // The body is asked for as soon as it is sent on, so a client that waits for a `100` gets it from this side.
+        headers.remove(EXPECT);
+    }
+    if said.trailer {
+        // A request's trailers end here. Some services take them for headers, and would believe a client's copies of ours.
+        headers.remove(TRAILER);
+    }
     if let Some(host) = headers.insert(HOST, upstream.clone())
-        && !headers.contains_key(X_FORWARDED_HOST)
+        && !said.forwarded_host
     {
         headers.insert(X_FORWARDED_HOST, host);
     }
-    if !headers.contains_key(X_FORWARDED_PROTO) {
+    if !said.forwarded_proto {
         headers.insert(X_FORWARDED_PROTO, HeaderValue::from_static(origin.scheme));
     }
     // Whoever stood in front may have named the client already; this connection's peer comes after.
-    headers.extend(origin.peer.and_then(|peer| {
-        HeaderValue::try_from(peer.to_canonical().to_string()).ok().map(|peer| (X_FORWARDED_FOR, peer))
-    }));
+    if let Some(peer) = origin.peer {
+        headers.append(X_FORWARDED_FOR, peer);
+    }
     headers.append(VIA, HeaderValue::from_static("1.1 onceward"));
-    join_cookies(headers);
+    if said.cookie {
+        join_cookies(headers);
+    }
 }
 
 /// HTTP/2 splits cookies into several lines, which HTTP/1.1 does not allow.
@@ -138,8 +191,8 @@ mod tests {
             ("expect", "100-continue"),
             ("trailer", "onceward-operation"),
         ]);
-        let origin = Origin { peer: Some([192, 0, 2, 7].into()), scheme: "https" };
-        prepare(&mut found, &HeaderValue::from_static("api.internal:3000"), &origin);
+        let origin = Origin { peer: Some(HeaderValue::from_static("192.0.2.7")), scheme: "https" };
+        prepare(&mut found, &HeaderValue::from_static("api.internal:3000"), origin);
         assert_eq!(
             found,
             headers(&[

@@ -12,7 +12,6 @@ use http::{Request, Response};
 use hyper::body::Incoming;
 use hyper::client::conn::http1::{self, SendRequest};
 use hyper_util::rt::TokioIo;
-use onceward::time::{Instant, instant};
 
 use super::Sendable;
 use super::error::ProxyError;
@@ -28,7 +27,6 @@ pub(super) struct Line<B: Sendable> {
     /// Whether the driver has ended; it must not be driven again.
     over: bool,
     gauge: Arc<Gauge>,
-    pub(super) idle_since: Instant,
 }
 
 /// What came of sending.
@@ -49,7 +47,7 @@ impl<B: Sendable> Line<B> {
             .await
             .map_err(|error| ProxyError::NothingSent { error: error.into() })?;
         let driver = Box::pin(driver.with_upgrades());
-        Ok(Self { sender, driver, over: false, gauge, idle_since: instant() })
+        Ok(Self { sender, driver, over: false, gauge })
     }
 
     /// Whether a request can be sent on it: asks the kernel, because the other side may have closed it a moment ago.
@@ -67,13 +65,13 @@ impl<B: Sendable> Line<B> {
     }
 
     /// Sends a request and waits for the head of its answer.
-    pub(super) async fn send(&mut self, request: Request<B>) -> Sent<B> {
+    pub(super) async fn send(&mut self, request: Box<Request<B>>) -> Sent<B> {
         // A new line wants its first request only once it was driven.
         if let Err(error) = std::future::poll_fn(|context| self.poll_ready(context)).await {
-            return Sent::Returned(Box::new(request), error);
+            return Sent::Returned(request, error);
         }
         let before = self.gauge.written();
-        let mut answer = std::pin::pin!(self.sender.try_send_request(request));
+        let mut answer = std::pin::pin!(self.sender.try_send_request(*request));
         let answered = std::future::poll_fn(|context| {
             self.drive(context);
             answer.as_mut().poll(context)

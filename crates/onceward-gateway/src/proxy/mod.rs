@@ -10,6 +10,7 @@
 //!    goes wrong is told as it is, and nothing is sent again.
 //! 6. The answer's body is passed on as it arrives. When it has been read to its end, the line goes back to the pool.
 
+mod alarms;
 mod body;
 mod connect;
 mod error;
@@ -19,7 +20,7 @@ mod pool;
 mod upgrade;
 mod wire;
 
-use std::future::Future;
+use std::future::{Future, poll_fn};
 use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll};
@@ -30,10 +31,11 @@ use http::uri::{PathAndQuery, Uri};
 use http::{HeaderValue, Method, Request, Response, StatusCode};
 use http_body::Body;
 use onceward::Operation;
-use onceward::time::{instant, sleep};
+use onceward::time::{Instant, deadline, instant, sleep};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tower_service::Service;
 
+use self::alarms::Alarms;
 use self::body::Lent;
 pub use self::body::UpstreamBody;
 use self::connect::Connector;
@@ -71,6 +73,7 @@ struct Shared<B: Sendable> {
     pool: Arc<Pool<B>>,
     /// How many requests may be with the upstream at once.
     active: Arc<Semaphore>,
+    alarms: Alarms,
     host: HeaderValue,
     base_path: Option<PathAndQuery>,
     limits: Limits,
@@ -85,6 +88,7 @@ impl<B: Sendable> Proxy<B> {
             connector,
             pool: Pool::new(most, limits.upstream_idle),
             active: Arc::new(Semaphore::new(most)),
+            alarms: Alarms::default(),
             // An authority consists of characters that a header can have.
             host: HeaderValue::from_str(upstream.authority.as_str())
                 .unwrap_or_else(|_| HeaderValue::from_static("")),
@@ -123,9 +127,11 @@ impl<B: Sendable> Service<Request<B>> for Proxy<B> {
         if let Some(span) = &span {
             span.inject(request.headers_mut());
         }
+        // A request is large, and would be stored again in each of the futures that it goes through.
+        let request = Box::new(request);
         Box::pin(async move {
             let sent = instant();
-            let mut answered = shared.in_time(request, operation.as_ref()).await;
+            let mut answered = shared.in_time(request, operation.as_ref(), sent).await;
             if let Ok(response) = &mut answered {
                 response.extensions_mut().insert(Took(instant().duration_since(sent)));
             }
@@ -141,25 +147,33 @@ impl<B: Sendable> Service<Request<B>> for Proxy<B> {
 
 impl<B: Sendable> Shared<B> {
     async fn in_time(
-        self: Arc<Self>,
-        request: Request<B>,
+        &self,
+        request: Box<Request<B>>,
         operation: Option<&Operation>,
+        came: Instant,
     ) -> Result<Response<UpstreamBody<B>>, ProxyError> {
         if operation.is_some() {
             // The engine limits how long work under a claim may take.
             return self.exchange(request, operation).await;
         }
         let patience = self.limits.response_timeout;
+        let deadline = deadline(came, patience);
+        let mut alarm = self.alarms.take(deadline);
         tokio::select! {
             biased;
-            answered = self.exchange(request, None) => answered,
-            () = sleep(patience) => Err(ProxyError::TimedOut { patience }),
+            answered = self.exchange(request, None) => {
+                self.alarms.give_back(alarm);
+                answered
+            }
+            () = poll_fn(|context| alarm.poll_until(deadline, context)) => {
+                Err(ProxyError::TimedOut { patience })
+            }
         }
     }
 
     async fn exchange(
-        self: Arc<Self>,
-        mut request: Request<B>,
+        &self,
+        mut request: Box<Request<B>>,
         operation: Option<&Operation>,
     ) -> Result<Response<UpstreamBody<B>>, ProxyError> {
         let upgrade = self.prepare(&mut request, operation)?;
@@ -205,13 +219,13 @@ impl<B: Sendable> Shared<B> {
         let upgrade = if operation.is_none() { upgrade::Asked::by(request) } else { None };
         let peer = request.extensions().get::<Peer>();
         let origin = Origin {
-            peer: peer.map(|peer| peer.address.ip()),
+            peer: peer.and_then(Peer::forwarded_for).cloned(),
             scheme: peer.map_or("http", |peer| peer.scheme.name()),
         };
         *request.uri_mut() = self.target(request.uri())?;
         *request.version_mut() = headers::VERSION;
         headers::strip(request.headers_mut());
-        headers::prepare(request.headers_mut(), &self.host, &origin);
+        headers::prepare(request.headers_mut(), &self.host, origin);
         // Without a word about it, hyper takes such a request for one without a body.
         let unusual = matches!(*request.method(), Method::GET | Method::HEAD);
         if unusual && !request.body().is_end_stream() && request.body().size_hint().exact().is_none() {
@@ -236,16 +250,21 @@ impl<B: Sendable> Shared<B> {
         Ok(Uri::from(target))
     }
 
+    async fn open(&self) -> Result<Line<B>, ProxyError> {
+        Line::open(self.connector.connect().await?).await
+    }
+
     /// Sends the request on a line that takes it.
     async fn send(
         &self,
-        mut request: Request<B>,
+        mut request: Box<Request<B>>,
         operation: Option<&Operation>,
     ) -> Result<(Response<hyper::body::Incoming>, Line<B>), ProxyError> {
         loop {
             let (mut line, pooled) = match self.pool.take().await {
                 Some(line) => (line, true),
-                None => (Line::open(self.connector.connect().await?).await?, false),
+                // In a box: what TLS takes to begin would make every request's future several times as large.
+                None => (Box::pin(self.open()).await?, false),
             };
             // Connecting takes time, and somebody may soon think that the owner of this claim is dead.
             if operation.is_some_and(|operation| operation.begin_within().is_zero()) {
@@ -254,7 +273,7 @@ impl<B: Sendable> Shared<B> {
             match line.send(request).await {
                 Sent::Answered(response) => return Ok((response, line)),
                 // The pool runs out of such lines, and a new one is tried once.
-                Sent::Returned(returned, _) if pooled => request = *returned,
+                Sent::Returned(returned, _) if pooled => request = returned,
                 Sent::Returned(_, error) => return Err(ProxyError::NothingSent { error: error.into() }),
                 Sent::Failed(error) => return Err(error),
             }

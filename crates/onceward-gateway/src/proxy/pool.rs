@@ -6,16 +6,21 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::task::Poll;
 use std::time::Duration;
 
-use onceward::time::{instant, sleep};
+use onceward::time::{Instant, instant, sleep};
 
 use super::Sendable;
 use super::line::Line;
 
 /// The lines that nobody uses at the moment.
 pub(super) struct Pool<B: Sendable> {
-    idle: Mutex<VecDeque<Line<B>>>,
+    idle: Mutex<VecDeque<Idle<B>>>,
     most: usize,
     longest: Duration,
+}
+
+struct Idle<B: Sendable> {
+    line: Line<B>,
+    since: Instant,
 }
 
 impl<B: Sendable> Pool<B> {
@@ -26,7 +31,7 @@ impl<B: Sendable> Pool<B> {
         pool
     }
 
-    fn idle(&self) -> MutexGuard<'_, VecDeque<Line<B>>> {
+    fn idle(&self) -> MutexGuard<'_, VecDeque<Idle<B>>> {
         // A panic while the lock is held cannot leave half a line.
         self.idle.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -35,8 +40,8 @@ impl<B: Sendable> Pool<B> {
     pub(super) async fn take(&self) -> Option<Line<B>> {
         poll_fn(|context| {
             loop {
-                let Some(mut line) = self.idle().pop_back() else { return Poll::Ready(None) };
-                if instant().duration_since(line.idle_since) < self.longest && line.is_usable(context) {
+                let Some(Idle { mut line, since }) = self.idle().pop_back() else { return Poll::Ready(None) };
+                if instant().duration_since(since) < self.longest && line.is_usable(context) {
                     return Poll::Ready(Some(line));
                 }
             }
@@ -45,11 +50,11 @@ impl<B: Sendable> Pool<B> {
     }
 
     /// Takes a line back whose answer was read to its end.
-    pub(super) fn give_back(&self, mut line: Line<B>) {
+    pub(super) fn give_back(&self, line: Line<B>) {
         if !line.is_idle() {
             return;
         }
-        line.idle_since = instant();
+        let line = Idle { line, since: instant() };
         let mut idle = self.idle();
         idle.push_back(line);
         let surplus = if idle.len() > self.most { idle.pop_front() } else { None };
@@ -60,8 +65,8 @@ impl<B: Sendable> Pool<B> {
     fn close_old(&self) {
         let now = instant();
         let mut idle = self.idle();
-        let young = idle.iter().position(|line| now.duration_since(line.idle_since) < self.longest);
-        let old: Vec<Line<B>> = match young {
+        let young = idle.iter().position(|line| now.duration_since(line.since) < self.longest);
+        let old: Vec<Idle<B>> = match young {
             Some(young) => idle.drain(..young).collect(),
             None => idle.drain(..).collect(),
         };

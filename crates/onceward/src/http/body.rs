@@ -33,9 +33,10 @@ pin_project_lite::pin_project! {
     #[project = KindProjected]
     #[derive(Debug)]
     enum Kind<B> {
-        Whole { data: Bytes, trailers: Option<HeaderMap>, drawn: Drawn },
+        // In boxes is what seldom is: bodies are moved from hand to hand a dozen times.
+        Whole { data: Bytes, trailers: Option<Box<HeaderMap>>, drawn: Drawn },
         Passed { #[pin] body: B },
-        Copied { #[pin] body: B, copied: Copied },
+        Copied { #[pin] body: B, copied: Box<Copied> },
     }
 }
 
@@ -50,7 +51,7 @@ impl<B> Body<B> {
 
     /// A request's body, with the room that it takes until it is sent or dropped.
     pub(super) fn held(whole: Whole, drawn: Drawn) -> Self {
-        Self { kind: Kind::Whole { data: whole.data, trailers: whole.trailers, drawn } }
+        Self { kind: Kind::Whole { data: whole.data, trailers: whole.trailers.map(Box::new), drawn } }
     }
 }
 
@@ -60,7 +61,7 @@ impl<B: HttpBody> Body<B> {
         if body.is_end_stream() {
             copied.end();
         }
-        Self { kind: Kind::Copied { body, copied } }
+        Self { kind: Kind::Copied { body, copied: Box::new(copied) } }
     }
 }
 
@@ -134,7 +135,7 @@ impl<B: HttpBody> HttpBody for Body<B> {
             KindProjected::Whole { data, trailers, .. } => Poll::Ready(if data.has_remaining() {
                 Some(Ok(Frame::data(std::mem::take(data))))
             } else {
-                trailers.take().map(|trailers| Ok(Frame::trailers(trailers)))
+                trailers.take().map(|trailers| Ok(Frame::trailers(*trailers)))
             }),
             // Where the data are `Bytes` already, as with hyper and axum, this copies nothing.
             KindProjected::Passed { body } => body

@@ -8,7 +8,7 @@ use ::http::{HeaderValue, Request, Response, Version};
 use http_body::Body as HttpBody;
 use tower_service::Service;
 
-use super::admit::{Admission, admit};
+use super::admit::{Admission, Ticket, admit};
 use super::body::{Body, Drained, Whole, drain};
 use super::classify::{OnError, Unsure};
 use super::exchange::{Exchange, disown};
@@ -31,6 +31,10 @@ pub struct Idempotency<S, C = Unsure> {
 impl<S, C> Idempotency<S, C> {
     pub(super) fn new(inner: S, shared: Arc<Shared>, on_error: Arc<C>) -> Self {
         Self { inner, shared, on_error }
+    }
+
+    fn exchange(&self, ticket: Ticket) -> Exchange<C> {
+        Exchange { shared: self.shared.clone(), on_error: self.on_error.clone(), ticket: Arc::new(ticket) }
     }
 }
 
@@ -62,38 +66,45 @@ where
         // The one that was made ready goes with this request; its clone waits to be made ready for the next.
         let clone = self.inner.clone();
         let mut ready = std::mem::replace(&mut self.inner, clone);
-        let shared = self.shared.clone();
         let (parts, body) = request.into_parts();
-        match admit(&shared, &parts) {
+        match admit(&self.shared, &parts) {
             Admission::Pass(route, how) => {
                 let request = Request::from_parts(parts, Body::passed(body));
-                ResponseFuture::passed(ready.call(request), Handled::new(&route, how))
+                ResponseFuture::passed(ready.call(request), Handled { route, how, operation: None })
             }
             Admission::Observe(ticket) => {
                 let handled = Handled::new(&ticket.route, How::Observed);
-                let exchange = Exchange { shared, on_error: self.on_error.clone(), ticket: Arc::new(ticket) };
+                let exchange = self.exchange(ticket);
                 let (body, shadow) = shadow::observe(exchange, &parts, body);
                 let answer = shadow.watch(ready.call(Request::from_parts(parts, body)));
                 ResponseFuture::handled(Box::pin(
                     async move { Ok(handled.mark(answer.await?.map(Body::passed))) },
                 ))
             }
-            Admission::Page => ResponseFuture::handled(Box::pin(async move {
-                let page = wellknown::page(&shared.routes, &shared.links, &parts.headers);
-                Ok(published(&shared).mark(reply::to(&parts.method, page).map(Body::whole)))
-            })),
-            Admission::Status(scope, key) => ResponseFuture::handled(Box::pin(async move {
-                let response = status(&shared, &scope, &key).await;
-                Ok(reply::to(&parts.method, response).map(Body::whole))
-            })),
-            Admission::Refuse(problem, flavor, route) => ResponseFuture::handled(Box::pin(async move {
-                let response = problem.response(flavor, &shared.links);
+            Admission::Page => {
+                let page = wellknown::page(&self.shared.routes, &self.shared.links, &parts.headers);
+                let page = reply::to(&parts.method, page).map(Body::whole);
+                let page = published(&self.shared).mark(page);
+                ResponseFuture::handled(Box::pin(async move { Ok(page) }))
+            }
+            Admission::Status(scope, key) => {
+                let shared = self.shared.clone();
+                ResponseFuture::handled(Box::pin(async move {
+                    let response = status(&shared, &scope, &key).await;
+                    Ok(reply::to(&parts.method, response).map(Body::whole))
+                }))
+            }
+            Admission::Refuse(problem, flavor, route) => {
+                let response = problem.response(flavor, &self.shared.links);
                 let response = reply::to(&parts.method, response);
-                let response = refused(response, &Request::from_parts(parts, ()), body).await;
-                Ok(Handled::new(&route, How::Refused(problem.code())).mark(response.map(Body::whole)))
-            })),
+                let handled = Handled { route, how: How::Refused(problem.code()), operation: None };
+                ResponseFuture::handled(Box::pin(async move {
+                    let response = refused(response, &Request::from_parts(parts, ()), body).await;
+                    Ok(handled.mark(response.map(Body::whole)))
+                }))
+            }
             Admission::Protect(ticket) => {
-                let exchange = Exchange { shared, on_error: self.on_error.clone(), ticket: Arc::new(ticket) };
+                let exchange = self.exchange(ticket);
                 // A request that may have to wait for another must not hold the capacity that the other needs: the
                 // clone is made ready when it is about to be called.
                 let unready = ready.clone();

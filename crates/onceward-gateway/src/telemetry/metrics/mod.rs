@@ -9,7 +9,7 @@ mod backlog;
 mod counter;
 mod store;
 
-use std::collections::{BTreeSet, HashMap};
+use std::collections::BTreeSet;
 use std::sync::atomic::{AtomicI64, AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
@@ -100,7 +100,8 @@ struct Shared {
 
 /// The routes that were named at the start, each with its place.
 struct Routes {
-    places: HashMap<Box<str>, usize>,
+    /// In order. They are few: to look one up takes less than to hash it.
+    names: Box<[Box<str>]>,
     labels: Box<[[KeyValue; 1]]>,
     other: usize,
 }
@@ -196,7 +197,7 @@ impl Metrics {
     /// A request has come in, and is in flight until this is dropped.
     pub fn in_flight(&self) -> InFlight {
         self.shared.in_flight.fetch_add(1, Ordering::Relaxed);
-        InFlight(self.shared.clone())
+        InFlight(self.clone())
     }
 
     /// The same store, with its calls measured.
@@ -242,25 +243,33 @@ impl Observer for Metrics {
 
 /// A request in flight.
 #[must_use = "the request is in flight only as long as this lives"]
-pub struct InFlight(Arc<Shared>);
+pub struct InFlight(Metrics);
+
+impl InFlight {
+    /// Where it is counted.
+    pub fn metrics(&self) -> &Metrics {
+        &self.0
+    }
+}
 
 impl Drop for InFlight {
     fn drop(&mut self) {
-        self.0.in_flight.fetch_sub(1, Ordering::Relaxed);
+        self.0.shared.in_flight.fetch_sub(1, Ordering::Relaxed);
     }
 }
 
 impl Routes {
     fn new(names: BTreeSet<&str>) -> Self {
-        let places: HashMap<Box<str>, usize> =
-            names.iter().enumerate().map(|(place, name)| ((*name).into(), place)).collect();
         let labels = names.iter().map(|name| [KeyValue::new("route", (*name).to_owned())]).collect();
-        let other = places.get(OTHER).copied().unwrap_or(0);
-        Self { places, labels, other }
+        // A set is in order.
+        let names: Box<[Box<str>]> = names.into_iter().map(Box::from).collect();
+        let mut routes = Self { names, labels, other: 0 };
+        routes.other = routes.place(OTHER);
+        routes
     }
 
     fn place(&self, route: &str) -> usize {
-        self.places.get(route).copied().unwrap_or(self.other)
+        self.names.binary_search_by(|name| (**name).cmp(route)).unwrap_or(self.other)
     }
 }
 
@@ -345,6 +354,6 @@ impl Shared {
 
 impl std::fmt::Debug for Metrics {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Metrics").field("routes", &self.shared.routes.places.len()).finish_non_exhaustive()
+        f.debug_struct("Metrics").field("routes", &self.shared.routes.names.len()).finish_non_exhaustive()
     }
 }
