@@ -35,13 +35,14 @@ impl Held {
         self.stamped.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    pub(super) fn record(&self) -> Record {
-        self.stamped().record.clone()
+    /// What the record says, without a copy of all of it.
+    pub(super) fn read<T>(&self, what: impl FnOnce(&Record) -> T) -> T {
+        what(&self.stamped().record)
     }
 
     /// How long this tenure lasts without being renewed.
     pub(super) fn lease(&self) -> Duration {
-        self.stamped().record.terms.lease
+        self.read(|record| record.terms.lease)
     }
 
     /// How long ago the claim was sent.
@@ -207,7 +208,7 @@ impl Operation {
 
     /// Which tenure this is: 1, or more after a Resume.
     pub fn attempt(&self) -> u32 {
-        self.held.record().attempt
+        self.held.read(|record| record.attempt)
     }
 
     /// How long ago the claim was sent. Work that waits before its first outside effect must not wait too long.
@@ -223,7 +224,7 @@ impl Operation {
 
     /// The last phase that was committed. Work begins after it.
     pub fn recovery_point(&self) -> Option<RecoveryPoint> {
-        self.held.record().recovery_point
+        self.held.read(|record| record.recovery_point.clone())
     }
 
     /// Extends the lease. An engine that runs the work does so by itself.

@@ -233,7 +233,7 @@ impl Inner {
     }
 
     pub(super) async fn settle_late(&self, held: &Held, outcome: Outcome) {
-        let route = held.record().subject.route;
+        let route = held.read(|record| record.subject.route.clone());
         let until = instant() + self.limits.settle_give_up;
         match held.settle(outcome, until).await {
             Ok(Settled::Completed { by: By::This, .. }) => {

@@ -361,17 +361,21 @@ pub(super) fn disown(headers: &mut HeaderMap) {
 
 /// Tells the inner service which operation it works on.
 fn introduce<B>(request: &mut Request<B>, operation: &Operation) {
-    let point = operation.recovery_point();
-    let point = point.as_ref().map_or_else(|| "started".to_owned(), |point| percent_encode(point.name()));
+    let point = match operation.recovery_point() {
+        None => Ok(HeaderValue::from_static("started")),
+        Some(point) => HeaderValue::try_from(percent_encode(point.name())),
+    };
     let headers = request.headers_mut();
     for (name, value) in [
-        (OPERATION, operation.id().to_string()),
-        (FENCE, operation.fence().as_number().to_string()),
-        (ATTEMPT, operation.attempt().to_string()),
-        (RECOVERY_POINT, point),
+        (OPERATION, HeaderValue::from_bytes(&operation.id().hex()).ok()),
+        (FENCE, Some(operation.fence().as_number().into())),
+        (ATTEMPT, Some(operation.attempt().into())),
+        (RECOVERY_POINT, point.ok()),
     ] {
         // Digits, letters and escapes are always a header value.
-        headers.extend(HeaderValue::try_from(value).ok().map(|value| (name, value)));
+        if let Some(value) = value {
+            headers.append(name, value);
+        }
     }
     request.extensions_mut().insert(operation.clone());
 }
