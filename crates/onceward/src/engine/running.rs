@@ -49,7 +49,8 @@ impl Inner {
         let permit = self.permit(&self.executions, "executions", self.limits.executions)?;
         let (answer, answered) = oneshot::channel();
         let (inner, claim) = (self.clone(), claim.clone());
-        tokio::spawn(async move {
+        // Boxed here, because spawning moves what it is given several times, and this is some kilobytes.
+        tokio::spawn(Box::pin(async move {
             // Always a new owner, whatever name the claim has: the work is detached, so whoever asks again under its own
             // name would be told to execute beside it.
             let owner = inner.instance.next_owner();
@@ -70,7 +71,7 @@ impl Inner {
                 Err(error) => tell(answer, Err(error)),
             }
             drop(permit);
-        });
+        }));
         answered.await.unwrap_or(Err(EngineError::Stopping))
     }
 
