@@ -144,6 +144,15 @@ impl Store for MemoryStore {
         Box::pin(async move { self.swap_now(id, expect, &next) })
     }
 
+    fn swap_ref<'a>(
+        &'a self,
+        id: RecordId,
+        expect: Option<Version>,
+        next: &'a Record,
+    ) -> StoreFuture<'a, Swapped> {
+        Box::pin(async move { self.swap_now(id, expect, next) })
+    }
+
     fn scan(&self, scan: Scan) -> StoreFuture<'_, Page> {
         Box::pin(async move { self.scan_now(&scan) })
     }

@@ -1,6 +1,7 @@
 //! One event, applied: machine, swap, and on a conflict again with the record that won.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::Arc;
 use std::time::Duration;
 
 use super::observe::Observation;
@@ -29,7 +30,26 @@ pub(super) enum Start {
     /// That there is none. A fresh key is then one call.
     Absent,
     /// That it is still what was last written. An ordinary settlement is then one call.
-    Held(Box<Stamped>),
+    Held(Standing),
+}
+
+/// A record that stands in the store, shared by all who remember it: whoever holds its tenure, and the cache.
+#[derive(Debug, Clone)]
+pub(super) struct Standing {
+    pub record: Arc<Record>,
+    pub version: Version,
+}
+
+impl From<Stamped> for Standing {
+    fn from(Stamped { record, version }: Stamped) -> Self {
+        Self { record: Arc::new(record), version }
+    }
+}
+
+impl From<Standing> for Stamped {
+    fn from(Standing { record, version }: Standing) -> Self {
+        Self { record: Arc::unwrap_or_clone(record), version }
+    }
 }
 
 /// How long a failing store is asked again.
@@ -54,7 +74,7 @@ pub(super) struct Applied {
     /// What whoever asked is told.
     pub answer: Answer,
     /// What stands in the store now.
-    pub stamped: Option<Stamped>,
+    pub standing: Option<Standing>,
     /// The name of the state that the machine decided about, where there was a record.
     pub from: Option<&'static str>,
     /// Whether a write was made.
@@ -99,7 +119,7 @@ struct Told {
 
 /// What is believed at the beginning of a round.
 struct Believed {
-    stamped: Option<Stamped>,
+    standing: Option<Standing>,
     /// What time it is.
     moment: Moment,
     /// When the store was asked that told this. `None` where it is only remembered, and may have changed long ago.
@@ -119,10 +139,11 @@ impl Inner {
         let unseen = |error: StoreError| failed(error.into(), None);
         let mut believed = self.begin(id, start, patience).await.map_err(unseen)?;
         while conflicts < CONFLICTS_MAX {
-            let stamped = believed.stamped.as_ref();
-            let expected = stamped.map(|stamped| stamped.version);
-            let step = (self.machine)(stamped.map(|stamped| &stamped.record), believed.moment, event);
-            let from = stamped.map(|stamped| stamped.record.state.name());
+            let standing = believed.standing.as_ref();
+            let expected = standing.map(|standing| standing.version);
+            let record = standing.map(|standing| &*standing.record);
+            let step = (self.machine)(record, believed.moment, event);
+            let from = record.map(|record| record.state.name());
             let Step { write, answer, notice } = step;
             let told = Told { answer, notice, from };
             let next = match (write, expected) {
@@ -134,7 +155,7 @@ impl Inner {
                     let forgotten = self.store.forget(vec![(id, version)]).await;
                     let count = forgotten.map_err(|error| failed(error.into(), Some(Lost { expected })))?;
                     if count == 1 {
-                        let gone = Believed { stamped: None, asked: None, ..believed };
+                        let gone = Believed { standing: None, asked: None, ..believed };
                         return Ok(self.applied(id, told, gone, Wrote::Record));
                     }
                     believed = self.look(id, patience).await.map_err(unseen)?;
@@ -142,12 +163,12 @@ impl Inner {
                     continue;
                 }
             };
-            let call = self.store.swap(id, expected, (*next).clone());
+            let call = self.store.swap_ref(id, expected, &next);
             match self.within(patience, call).await {
                 Ok((Swapped::Applied { version, now }, sent)) => {
                     let moment = self.store_clock.saw(now, sent);
-                    let stamped = Some(Stamped { record: *next, version });
-                    let written = Believed { stamped, moment, asked: Some(sent) };
+                    let standing = Some(Standing { record: Arc::from(next), version });
+                    let written = Believed { standing, moment, asked: Some(sent) };
                     return Ok(self.applied(id, told, written, Wrote::Record));
                 }
                 Ok((Swapped::Conflict(seen), sent)) => {
@@ -192,16 +213,17 @@ impl Inner {
     /// What is believed to begin with. Where this machine slept, only the store knows what time it is: it is asked.
     async fn begin(&self, id: RecordId, start: Start, patience: Patience) -> Result<Believed, StoreError> {
         match (start, self.store_clock.estimate()) {
-            (Start::Absent, Some(moment)) => Ok(Believed { stamped: None, moment, asked: None }),
-            (Start::Held(stamped), Some(moment)) => {
-                Ok(Believed { stamped: Some(*stamped), moment, asked: None })
+            (Start::Absent, Some(moment)) => Ok(Believed { standing: None, moment, asked: None }),
+            (Start::Held(standing), Some(moment)) => {
+                Ok(Believed { standing: Some(standing), moment, asked: None })
             }
             (Start::Load | Start::Absent | Start::Held(_), _) => self.look(id, patience).await,
         }
     }
 
     fn saw(&self, seen: Seen, sent: Instant) -> Believed {
-        Believed { stamped: seen.record, moment: self.store_clock.saw(seen.now, sent), asked: Some(sent) }
+        let moment = self.store_clock.saw(seen.now, sent);
+        Believed { standing: seen.record.map(Standing::from), moment, asked: Some(sent) }
     }
 
     /// Reads a record, and asks a store that is away again for as long as that may take.
@@ -242,27 +264,27 @@ impl Inner {
 
     fn applied(&self, id: RecordId, told: Told, believed: Believed, wrote: Wrote) -> Applied {
         let Told { answer, notice, from } = told;
-        let Believed { stamped, moment, asked } = believed;
-        let route = stamped.as_ref().map_or("", |stamped| stamped.record.subject.route.as_str());
+        let Believed { standing, moment, asked } = believed;
+        let route = standing.as_ref().map_or("", |standing| standing.record.subject.route.as_str());
         match notice {
             Some(Notice::Contradiction) => self.observe(route, id, Observation::Contradiction),
             Some(Notice::DeadLettered) => self.observe(route, id, Observation::DeadLettered),
             Some(Notice::Uncompared) => self.observe(route, id, Observation::Uncompared),
             None => {}
         }
-        if let (Wrote::Record, Some(stamped)) = (wrote, &stamped) {
-            self.observe_reconciliation(id, from, &stamped.record);
+        if let (Wrote::Record, Some(standing)) = (wrote, &standing) {
+            self.observe_reconciliation(id, from, &standing.record);
         }
         if answer == Answer::Fenced {
             self.observe(route, id, Observation::Fenced);
         }
-        if let (Some(stamped), Some(asked)) = (&stamped, asked) {
-            self.cache.keep(id, &stamped.record, asked);
+        if let (Some(standing), Some(asked)) = (&standing, asked) {
+            self.cache.keep(id, &standing.record, asked);
             if let Some(shared) = &self.shared {
-                shared.offer(id, &stamped.record, moment.now.before(instant().duration_since(asked)));
+                shared.offer(id, &standing.record, moment.now.before(instant().duration_since(asked)));
             }
         }
-        Applied { answer, stamped, from, wrote }
+        Applied { answer, standing, from, wrote }
     }
 
     /// Whoever wrote it: that an outcome became unknown, and that it became known, is told here alone.

@@ -127,9 +127,9 @@ impl Inner {
             }
         };
         // After an ambiguous write the machine sees a running tenure; the owner token tells that it is this one.
-        Ok(applied.stamped.filter(|stamped| is_held_by(&stamped.record, owner)).map(|stamped| {
-            self.observe(&stamped.record.subject.route, id, Observation::Resumed);
-            Reservation::new(Held::new(self.clone(), id, stamped, watch))
+        Ok(applied.standing.filter(|standing| is_held_by(&standing.record, owner)).map(|standing| {
+            self.observe(&standing.record.subject.route, id, Observation::Resumed);
+            Reservation::new(Held::new(self.clone(), id, standing, watch))
         }))
     }
 
@@ -149,6 +149,7 @@ impl Inner {
         let moment = self.store_clock.estimate()?;
         let left = shared.believed_for(as_of, moment.now)?;
         record.published_expiry().filter(|expiry| *expiry > moment.now)?;
+        let record = Arc::new(record);
         self.cache.keep_until(id, &record, instant() + left);
         self.replay_of(id, claim, &record, moment)
     }
@@ -210,17 +211,17 @@ impl Inner {
         if applied.wrote == Wrote::Record {
             self.observe_write(id, claim, &applied);
         }
-        let (Answer::Decision(decision), Some(stamped)) = (applied.answer, applied.stamped) else {
+        let (Answer::Decision(decision), Some(standing)) = (applied.answer, applied.standing) else {
             // The machine answers a claim with a decision about a record that is there.
             return Err(EngineError::Contended { id, conflicts: 0 });
         };
         match decision {
             Decision::Execute | Decision::Resume(_) => {
-                Ok(Claimed::Reserved(Reservation::new(Held::new(self.clone(), id, stamped, watch))))
+                Ok(Claimed::Reserved(Reservation::new(Held::new(self.clone(), id, standing, watch))))
             }
             Decision::Replay(reply) => {
                 self.observe(&claim.route, id, Observation::Replayed);
-                Ok(Claimed::Replay { reply, expires_at: promised(&stamped.record) })
+                Ok(Claimed::Replay { reply, expires_at: promised(&standing.record) })
             }
             Decision::Refuse(refusal) => {
                 match refusal {
@@ -287,7 +288,7 @@ impl Inner {
                 let outcome =
                     Outcome::Retryable("the claim's answer was lost before it had begun".to_owned());
                 let event = Event::Settle { fence: stamped.record.fence, outcome };
-                let start = Start::Held(Box::new(stamped));
+                let start = Start::Held(stamped.into());
                 let settled = self.apply(id, start, &event, Patience::Until(deadline)).await;
                 if settled.is_ok() { Found::GivenBack } else { Found::NotYet }
             }

@@ -5,14 +5,13 @@ use std::ops::Deref;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use super::apply::{Failed, Patience, Start};
+use super::apply::{Applied, Failed, Patience, Standing, Start};
 use super::operate::{By, Settled, settled};
 use super::{EngineError, Inner};
 use crate::RecordId;
 use crate::event::{Answer, Event};
 use crate::outcome::{Outcome, RecoveryPoint};
 use crate::record::{Fence, Record};
-use crate::store::Stamped;
 use crate::time::{Instant, Stopwatch, instant};
 
 /// A tenure, and the record as it was last written under it.
@@ -20,24 +19,24 @@ pub(super) struct Held {
     pub inner: Arc<Inner>,
     pub id: RecordId,
     pub fence: Fence,
-    stamped: Mutex<Stamped>,
+    standing: Mutex<Standing>,
     watch: Stopwatch,
 }
 
 impl Held {
-    pub(super) fn new(inner: Arc<Inner>, id: RecordId, stamped: Stamped, watch: Stopwatch) -> Arc<Self> {
-        let fence = stamped.record.fence;
-        Arc::new(Self { inner, id, fence, stamped: Mutex::new(stamped), watch })
+    pub(super) fn new(inner: Arc<Inner>, id: RecordId, standing: Standing, watch: Stopwatch) -> Arc<Self> {
+        let fence = standing.record.fence;
+        Arc::new(Self { inner, id, fence, standing: Mutex::new(standing), watch })
     }
 
     // A panic while the lock is held cannot leave a record half written: it is replaced whole.
-    fn stamped(&self) -> MutexGuard<'_, Stamped> {
-        self.stamped.lock().unwrap_or_else(PoisonError::into_inner)
+    fn standing(&self) -> MutexGuard<'_, Standing> {
+        self.standing.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// What the record says, without a copy of all of it.
     pub(super) fn read<T>(&self, what: impl FnOnce(&Record) -> T) -> T {
-        what(&self.stamped().record)
+        what(&self.standing().record)
     }
 
     /// How long this tenure lasts without being renewed.
@@ -54,13 +53,13 @@ impl Held {
         &self,
         event: &Event<'_>,
         patience: Patience,
-    ) -> Result<(Answer, Option<Stamped>), Failed> {
-        let start = Start::Held(Box::new(self.stamped().clone()));
-        let applied = self.inner.apply(self.id, start, event, patience).await?;
-        if let Some(stamped) = applied.stamped.as_ref().filter(|stamped| stamped.record.fence == self.fence) {
-            *self.stamped() = stamped.clone();
+    ) -> Result<(Answer, Option<Standing>), Failed> {
+        let start = Start::Held(self.standing().clone());
+        let Applied { answer, standing, .. } = self.inner.apply(self.id, start, event, patience).await?;
+        if let Some(standing) = standing.as_ref().filter(|standing| standing.record.fence == self.fence) {
+            *self.standing() = standing.clone();
         }
-        Ok((applied.answer, applied.stamped))
+        Ok((answer, standing))
     }
 
     /// Extends the lease, or tells that the tenure is over.
@@ -80,9 +79,9 @@ impl Held {
 
     pub(super) async fn settle(&self, outcome: Outcome, until: Instant) -> Result<Settled, EngineError> {
         let event = Event::Settle { fence: self.fence, outcome: outcome.clone() };
-        let (answer, stamped) =
+        let (answer, standing) =
             self.apply(&event, Patience::Until(until)).await.map_err(|failed| failed.error)?;
-        Ok(match (settled(&answer, stamped.as_ref()), outcome) {
+        Ok(match (settled(&answer, standing.as_ref()), outcome) {
             // The first try was written and its answer lost: the second finds its own work.
             (Settled::Completed { reply, expires_at, by: By::Other }, Outcome::Completed(own))
                 if reply == own =>

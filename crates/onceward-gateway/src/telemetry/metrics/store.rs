@@ -32,6 +32,20 @@ impl Store for Measured {
         })
     }
 
+    fn swap_ref<'a>(
+        &'a self,
+        id: RecordId,
+        expect: Option<Version>,
+        next: &'a Record,
+    ) -> StoreFuture<'a, Swapped> {
+        Box::pin(async move {
+            let sent = instant();
+            let swapped = self.store.swap_ref(id, expect, next).await;
+            self.metrics.swapped(sent.elapsed());
+            swapped
+        })
+    }
+
     fn scan(&self, scan: Scan) -> StoreFuture<'_, Page> {
         self.store.scan(scan)
     }
