@@ -1,5 +1,6 @@
 //! Where a record lives: one 16-byte id, made from namespace, scope and key.
 
+use std::borrow::Cow;
 use std::fmt;
 use std::str::FromStr;
 
@@ -143,10 +144,10 @@ impl Identity {
     }
 
     /// What the record shows of its key: the key itself, or nothing that helps a guess where there is a secret.
-    pub(crate) fn label(&self, id: RecordId, key: &Key) -> String {
+    pub(crate) fn label<'a>(&self, id: RecordId, key: &'a Key) -> Cow<'a, str> {
         match self.secret {
-            None => key.as_str().to_owned(),
-            Some(_) => format!("#{id}"),
+            None => Cow::Borrowed(key.as_str()),
+            Some(_) => Cow::Owned(format!("#{id}")),
         }
     }
 
