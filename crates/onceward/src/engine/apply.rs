@@ -10,7 +10,7 @@ use crate::RecordId;
 use crate::event::{Answer, Event, Moment, Notice, Step, Write};
 use crate::record::{Record, State};
 use crate::store::{Seen, Stamped, StoreError, StoreFuture, Swapped, Version};
-use crate::time::{Instant, instant, sleep};
+use crate::time::{Instant, Reading, instant, sleep};
 
 /// Each conflict means that somebody else made progress. A record that moves on this often is being hammered, and
 /// whoever asked is better told so.
@@ -54,18 +54,30 @@ impl From<Standing> for Stamped {
 
 /// How long a failing store is asked again.
 #[derive(Clone, Copy)]
-pub(super) enum Patience {
-    /// A write that surely did not happen is given up at once; one that may have happened is looked for until then.
-    Claim(Instant),
-    /// Everything is tried again until then.
-    Until(Instant),
+pub(super) struct Patience {
+    /// When the event came.
+    now: Reading,
+    deadline: Instant,
+    trying: Trying,
+}
+
+#[derive(Clone, Copy)]
+enum Trying {
+    /// A write that surely did not happen is given up at once; one that may have happened is looked for.
+    Claim,
+    /// Everything is tried again.
+    On,
 }
 
 impl Patience {
-    const fn deadline(self) -> Instant {
-        match self {
-            Self::Claim(at) | Self::Until(at) => at,
-        }
+    /// For a claim: a write that surely did not happen is given up at once; one that may have happened is looked for.
+    pub(super) fn of_claim(now: Reading, limit: Duration) -> Self {
+        Self { now, deadline: now.at + limit, trying: Trying::Claim }
+    }
+
+    /// For everything else, which is tried again until then.
+    pub(super) fn until(now: Reading, deadline: Instant) -> Self {
+        Self { now, deadline, trying: Trying::On }
     }
 }
 
@@ -178,7 +190,7 @@ impl Inner {
                 Err(error @ StoreError::Ambiguous { .. }) => {
                     self.observe_ambiguous(id, event);
                     let again = lost.replace(Lost { expected }).is_some();
-                    if instant() >= patience.deadline() {
+                    if instant() >= patience.deadline {
                         return Err(failed(error.into(), lost));
                     }
                     if again {
@@ -190,11 +202,11 @@ impl Inner {
                 }
                 Err(error @ (StoreError::Unavailable { .. } | StoreError::Overloaded { .. })) => {
                     self.observe("", id, Observation::StoreError);
-                    let give_up = match patience {
-                        Patience::Claim(_) => lost.is_none(),
-                        Patience::Until(_) => false,
+                    let give_up = match patience.trying {
+                        Trying::Claim => lost.is_none(),
+                        Trying::On => false,
                     };
-                    if give_up || instant() >= patience.deadline() {
+                    if give_up || instant() >= patience.deadline {
                         return Err(failed(error.into(), lost));
                     }
                     sleep(backoff).await;
@@ -212,7 +224,7 @@ impl Inner {
 
     /// What is believed to begin with. Where this machine slept, only the store knows what time it is: it is asked.
     async fn begin(&self, id: RecordId, start: Start, patience: Patience) -> Result<Believed, StoreError> {
-        match (start, self.store_clock.estimate()) {
+        match (start, self.store_clock.estimate_at(patience.now)) {
             (Start::Absent, Some(moment)) => Ok(Believed { standing: None, moment, asked: None }),
             (Start::Held(standing), Some(moment)) => {
                 Ok(Believed { standing: Some(standing), moment, asked: None })
@@ -236,7 +248,7 @@ impl Inner {
             };
             self.observe("", id, Observation::StoreError);
             let hopeless = matches!(error, StoreError::Unreadable { .. } | StoreError::Refused { .. });
-            if hopeless || instant() >= patience.deadline() {
+            if hopeless || instant() >= patience.deadline {
                 return Err(error);
             }
             sleep(backoff).await;
@@ -252,7 +264,7 @@ impl Inner {
         call: StoreFuture<'_, T>,
     ) -> Result<(T, Instant), StoreError> {
         let sent = instant();
-        let left = patience.deadline().saturating_duration_since(sent).max(CALL_MIN);
+        let left = patience.deadline.saturating_duration_since(sent).max(CALL_MIN);
         tokio::select! {
             biased;
             done = call => Ok((done?, sent)),

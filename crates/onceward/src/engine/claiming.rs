@@ -116,9 +116,10 @@ impl Drop for Handed {
 
 impl Inner {
     async fn take_over(self: &Arc<Self>, id: RecordId) -> Result<Option<Reservation>, EngineError> {
-        let watch = Stopwatch::start(&*self.local_clock);
+        let now = self.store_clock.read();
+        let watch = Stopwatch::start(now);
         let owner = self.instance.next_owner();
-        let patience = Patience::Claim(instant() + self.limits.claim_patience);
+        let patience = Patience::of_claim(now, self.limits.claim_patience);
         let applied = match self.apply(id, Start::Load, &Event::Resume { owner }, patience).await {
             Ok(applied) => applied,
             Err(failed) => {
@@ -194,10 +195,11 @@ impl Inner {
         owner: OwnerToken,
         start: Start,
     ) -> Result<Claimed, EngineError> {
-        let watch = Stopwatch::start(&*self.local_clock);
+        let now = self.store_clock.read();
+        let watch = Stopwatch::start(now);
         let label = self.identity.label(id, &claim.key);
         let event = Event::Claim { claim, owner, label: &label };
-        let patience = Patience::Claim(instant() + self.limits.claim_patience);
+        let patience = Patience::of_claim(now, self.limits.claim_patience);
         let applied = match self.apply(id, start, &event, patience).await {
             Ok(applied) => applied,
             Err(failed) => {
@@ -289,7 +291,8 @@ impl Inner {
                     Outcome::Retryable("the claim's answer was lost before it had begun".to_owned());
                 let event = Event::Settle { fence: stamped.record.fence, outcome };
                 let start = Start::Held(stamped.into());
-                let settled = self.apply(id, start, &event, Patience::Until(deadline)).await;
+                let patience = Patience::until(self.store_clock.read(), deadline);
+                let settled = self.apply(id, start, &event, patience).await;
                 if settled.is_ok() { Found::GivenBack } else { Found::NotYet }
             }
             // What the claim would have replaced is gone: it can no longer arrive.

@@ -176,7 +176,8 @@ impl Inner {
             let reason = format!("{id} is where the store remembers its identity, and no operation");
             return Err(StoreError::Refused { reason }.into());
         }
-        let patience = Patience::Until(instant() + self.limits.claim_patience);
+        let now = self.store_clock.read();
+        let patience = Patience::until(now, now.at + self.limits.claim_patience);
         self.apply(id, Start::Load, event, patience).await.map_err(|failed| failed.error)
     }
 

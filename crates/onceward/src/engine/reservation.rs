@@ -12,7 +12,7 @@ use crate::RecordId;
 use crate::event::{Answer, Event};
 use crate::outcome::{Outcome, RecoveryPoint};
 use crate::record::{Fence, Record};
-use crate::time::{Instant, Stopwatch, instant};
+use crate::time::Stopwatch;
 
 /// A tenure, and the record as it was last written under it.
 pub(super) struct Held {
@@ -52,8 +52,10 @@ impl Held {
     async fn apply(
         &self,
         event: &Event<'_>,
-        patience: Patience,
+        patience: Duration,
     ) -> Result<(Answer, Option<Standing>), Failed> {
+        let now = self.inner.store_clock.read();
+        let patience = Patience::until(now, now.at + patience);
         let start = Start::Held(self.standing().clone());
         let Applied { answer, standing, .. } = self.inner.apply(self.id, start, event, patience).await?;
         if let Some(standing) = standing.as_ref().filter(|standing| standing.record.fence == self.fence) {
@@ -64,23 +66,21 @@ impl Held {
 
     /// Extends the lease, or tells that the tenure is over.
     pub(super) async fn renew(&self) -> Result<Tenure, EngineError> {
-        let patience = Patience::Until(instant() + self.lease() / 4);
-        let (answer, _) =
-            self.apply(&Event::Renew { fence: self.fence }, patience).await.map_err(|failed| failed.error)?;
+        let event = Event::Renew { fence: self.fence };
+        let (answer, _) = self.apply(&event, self.lease() / 4).await.map_err(|failed| failed.error)?;
         Ok(Tenure::of(&answer))
     }
 
     pub(super) async fn checkpoint(&self, point: RecoveryPoint) -> Result<Tenure, EngineError> {
-        let patience = Patience::Until(instant() + self.inner.limits.settle_patience);
+        let patience = self.inner.limits.settle_patience;
         let event = Event::Checkpoint { fence: self.fence, point };
         let (answer, _) = self.apply(&event, patience).await.map_err(|failed| failed.error)?;
         Ok(Tenure::of(&answer))
     }
 
-    pub(super) async fn settle(&self, outcome: Outcome, until: Instant) -> Result<Settled, EngineError> {
+    pub(super) async fn settle(&self, outcome: Outcome, patience: Duration) -> Result<Settled, EngineError> {
         let event = Event::Settle { fence: self.fence, outcome: outcome.clone() };
-        let (answer, standing) =
-            self.apply(&event, Patience::Until(until)).await.map_err(|failed| failed.error)?;
+        let (answer, standing) = self.apply(&event, patience).await.map_err(|failed| failed.error)?;
         Ok(match (settled(&answer, standing.as_ref()), outcome) {
             // The first try was written and its answer lost: the second finds its own work.
             (Settled::Completed { reply, expires_at, by: By::Other }, Outcome::Completed(own))
@@ -155,7 +155,7 @@ impl Reservation {
         self.settled = Settlement::Done;
         let held = self.operation.held.clone();
         let outcome = held.inner.within_limits(outcome);
-        let settled = held.settle(outcome.clone(), instant() + held.inner.limits.settle_patience).await;
+        let settled = held.settle(outcome.clone(), held.inner.limits.settle_patience).await;
         if settled.is_err() {
             tokio::spawn(async move { held.inner.settle_late(&held, outcome).await });
         }

@@ -121,7 +121,7 @@ impl Inner {
                 Write::Put(_) => {
                     let route = record.subject.route.clone();
                     let start = Start::Held(Standing { record: Arc::new(record), version: entry.version });
-                    let patience = Patience::Claim(instant() + self.limits.claim_patience);
+                    let patience = Patience::of_claim(self.store_clock.read(), self.limits.claim_patience);
                     match self.apply(entry.id, start, &event, patience).await.map(|done| done.answer) {
                         Ok(Answer::Lapsed) => {
                             self.observe(&route, entry.id, Observation::Lapsed);
