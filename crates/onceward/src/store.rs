@@ -25,17 +25,6 @@ pub trait Store: Send + Sync + 'static {
     /// Answers only once the write is durable. An error says whether it may have been written all the same.
     fn swap(&self, id: RecordId, expect: Option<Version>, next: Record) -> StoreFuture<'_, Swapped>;
 
-    /// The same, for a caller that keeps the record. Engines call this one; a store that only writes the record down can
-    /// spare itself the copy.
-    fn swap_ref<'a>(
-        &'a self,
-        id: RecordId,
-        expect: Option<Version>,
-        next: &'a Record,
-    ) -> StoreFuture<'a, Swapped> {
-        self.swap(id, expect, next.clone())
-    }
-
     /// Lists a page of records. It may miss what changes meanwhile; whoever acts on it does so by compare-and-swap.
     fn scan(&self, scan: Scan) -> StoreFuture<'_, Page>;
 

@@ -175,7 +175,7 @@ impl Inner {
                     continue;
                 }
             };
-            let call = self.store.swap_ref(id, expected, &next);
+            let call = self.store.swap(id, expected, (*next).clone());
             match self.within(patience, call).await {
                 Ok((Swapped::Applied { version, now }, sent)) => {
                     let moment = self.store_clock.saw(now, sent);
