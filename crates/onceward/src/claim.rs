@@ -1,5 +1,6 @@
 //! What a caller asks for.
 
+use std::borrow::Cow;
 use std::time::Duration;
 
 use crate::record::{OnLapse, Terms};
@@ -18,7 +19,7 @@ pub struct Claim {
     pub(crate) scope: Scope,
     pub(crate) key: Key,
     pub(crate) fingerprint: Fingerprint,
-    pub(crate) route: String,
+    pub(crate) route: Cow<'static, str>,
     pub(crate) terms: Terms,
     pub(crate) owner: Option<OwnerToken>,
     pub(crate) timing: Timing,
@@ -85,7 +86,7 @@ impl Claim {
             scope,
             key,
             fingerprint,
-            route: "default".to_owned(),
+            route: Cow::Borrowed("default"),
             terms: Terms::default(),
             owner: None,
             timing,
@@ -100,7 +101,7 @@ impl Claim {
     /// Names the kind of work, for metrics and lists.
     pub fn route(mut self, route: &str) -> Result<Self, ClaimError> {
         check_route(route)?;
-        route.clone_into(&mut self.route);
+        self.route = Cow::Owned(route.to_owned());
         Ok(self)
     }
 

@@ -10,7 +10,8 @@
 //! checksum covers the id, so that a row copied under another id is noticed too.
 
 use crate::RecordId;
-use crate::record::Record;
+use crate::outcome::Reply;
+use crate::record::{Record, State};
 
 /// The format that is written. A change of [`Record`] is a new number and a reader for the old one.
 const FORMAT: u8 = 1;
@@ -37,7 +38,9 @@ pub enum Unreadable {
 
 /// The bytes to store for a record.
 pub fn encode(id: RecordId, record: &Record) -> Result<Vec<u8>, EncodeError> {
-    let mut bytes = postcard::to_extend(record, vec![FORMAT, 0, 0, 0, 0])
+    let mut bytes = Vec::with_capacity(size_of_encoded(record));
+    bytes.extend([FORMAT, 0, 0, 0, 0]);
+    let mut bytes = postcard::serialize_with_flavor(record, Tail(bytes))
         .map_err(|error| EncodeError { reason: error.to_string() })?;
     let checksum = checksum(id, FORMAT, &bytes[HEADER_BYTES..]).to_le_bytes();
     bytes[1..HEADER_BYTES].copy_from_slice(&checksum);
@@ -61,6 +64,53 @@ pub fn decode(id: RecordId, bytes: &[u8]) -> Result<Record, Unreadable> {
         Ok((record, [])) => Ok(record),
         Ok(_) => Err(Unreadable::Damaged { how: "bytes left over" }),
         Err(_) => Err(Unreadable::Damaged { how: "fields do not fit" }),
+    }
+}
+
+/// Room for the fields of an ordinary record that have no length of their own, and for the lengths of those that have.
+const FIXED_BYTES: usize = 176;
+/// Room for the lengths of a header's name and value.
+const HEADER_LENGTHS: usize = 6;
+
+/// About how many bytes a record takes, and seldom too few: written into so much memory, they need not be moved while
+/// they become more.
+fn size_of_encoded(record: &Record) -> usize {
+    let Record { subject, evidence, last_error, state, .. } = record;
+    let reply = |reply: &Reply| reply.bytes() + reply.headers.len() * HEADER_LENGTHS;
+    let answer = match state {
+        State::Completed { reply: answer, .. } => reply(answer),
+        State::InProgress { .. }
+        | State::FailedRetryable { .. }
+        | State::Unknown { .. }
+        | State::Expired { .. } => 0,
+    };
+    FIXED_BYTES
+        + subject.scope.len()
+        + subject.key.len()
+        + subject.route.len()
+        + evidence.as_ref().map_or(0, |evidence| reply(&evidence.reply))
+        + last_error.as_ref().map_or(0, String::len)
+        + answer
+}
+
+/// Where postcard writes: after what is there already.
+struct Tail(Vec<u8>);
+
+impl postcard::ser_flavors::Flavor for Tail {
+    type Output = Vec<u8>;
+
+    fn try_extend(&mut self, data: &[u8]) -> postcard::Result<()> {
+        self.0.extend_from_slice(data);
+        Ok(())
+    }
+
+    fn try_push(&mut self, data: u8) -> postcard::Result<()> {
+        self.0.push(data);
+        Ok(())
+    }
+
+    fn finalize(self) -> postcard::Result<Vec<u8>> {
+        Ok(self.0)
     }
 }
 

@@ -1,6 +1,6 @@
 //! The `Idempotency-Key`: what a client calls its operation.
 
-use std::{convert::Infallible, fmt};
+use std::{convert::Infallible, fmt, sync::Arc};
 
 use sfv::{BareItemFromInput, Parser, visitor::Ignored};
 
@@ -23,7 +23,7 @@ use crate::digest::Digest;
 /// # Ok::<(), onceward::KeyError>(())
 /// ```
 #[derive(Clone, PartialEq, Eq, Hash)]
-pub struct Key(Box<str>);
+pub struct Key(Arc<str>);
 
 /// Which spellings of a key a header may use.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash)]

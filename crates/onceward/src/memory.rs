@@ -1,6 +1,7 @@
 //! The reference store: a map behind a lock. It promises nothing beyond the life of the process.
 
 use std::collections::BTreeMap;
+use std::collections::btree_map::Entry as Row;
 use std::fmt;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
@@ -62,17 +63,21 @@ impl MemoryStore {
         Ok(Seen { now: self.clock.now(), record: record.transpose()? })
     }
 
-    fn swap_now(&self, id: RecordId, expect: Option<Version>, next: &Record) -> Result<Swapped, StoreError> {
-        let bytes =
-            codec::encode(id, next).map_err(|error| StoreError::Refused { reason: error.to_string() })?;
+    fn swap_now(&self, id: RecordId, expect: Option<Version>, bytes: Vec<u8>) -> Result<Swapped, StoreError> {
         let mut rows = self.rows();
-        if rows.by_id.get(&id).map(|(version, _)| *version) != expect {
+        let Rows { by_id, last_version } = &mut *rows;
+        let row = by_id.entry(id);
+        let standing = match &row {
+            Row::Occupied(row) => Some(row.get().0),
+            Row::Vacant(_) => None,
+        };
+        if standing != expect {
             return self.seen(&rows, id).map(Swapped::Conflict);
         }
         // One counter for all ids: a version never comes back, not even to an id that was forgotten.
-        rows.last_version += 1;
-        let version = Version::from_number(rows.last_version);
-        rows.by_id.insert(id, (version, bytes));
+        *last_version += 1;
+        let version = Version::from_number(*last_version);
+        row.insert_entry((version, bytes));
         Ok(Swapped::Applied { version, now: self.clock.now() })
     }
 
@@ -141,7 +146,10 @@ impl Store for MemoryStore {
     }
 
     fn swap(&self, id: RecordId, expect: Option<Version>, next: Record) -> StoreFuture<'_, Swapped> {
-        Box::pin(async move { self.swap_now(id, expect, &next) })
+        // Encoded before it is waited for: the bytes are smaller than the record, and not moved again.
+        let bytes =
+            codec::encode(id, &next).map_err(|error| StoreError::Refused { reason: error.to_string() });
+        Box::pin(async move { self.swap_now(id, expect, bytes?) })
     }
 
     fn scan(&self, scan: Scan) -> StoreFuture<'_, Page> {

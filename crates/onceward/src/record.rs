@@ -224,7 +224,7 @@ impl Record {
             subject: Subject {
                 scope: claim.scope.as_str().to_owned(),
                 key: label.to_owned(),
-                route: claim.route.clone(),
+                route: claim.route.clone().into_owned(),
             },
             fingerprint: claim.fingerprint,
             terms: claim.terms.clone(),

@@ -1,6 +1,7 @@
 //! Who a key belongs to.
 
 use std::fmt;
+use std::sync::Arc;
 
 /// The tenant that a key belongs to: the same key in two scopes names two operations.
 ///
@@ -13,7 +14,7 @@ use std::fmt;
 /// # Ok::<(), onceward::ScopeError>(())
 /// ```
 #[derive(Clone, PartialEq, Eq, Hash)]
-pub struct Scope(Box<str>);
+pub struct Scope(Arc<str>);
 
 /// What the scope of an observed operation begins with.
 pub(crate) const SHADOW: &str = "%shadow,";

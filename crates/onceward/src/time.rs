@@ -113,23 +113,35 @@ pub fn deadline(since: Instant, after: Duration) -> Instant {
     since.checked_add(after).unwrap_or(since + FAR)
 }
 
+/// Both of this machine's clocks, read together. A reading costs more than most of what is done with it, so one is taken
+/// and passed on where nothing is waited for in between.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Reading {
+    pub at: Instant,
+    pub wall: Timestamp,
+}
+
+impl Reading {
+    pub(crate) fn take(clock: &dyn Clock) -> Self {
+        Self { at: instant(), wall: clock.now() }
+    }
+}
+
 /// Measures a span that a suspended machine must not shorten.
 ///
 /// Elapsed time stands still while a laptop or a virtual machine is suspended, and the wall clock can be set. The
 /// longer of the two is taken: wrongly believing that too much time has passed costs a retry, the opposite could send a
 /// request whose lease has long lapsed.
-pub(crate) struct Stopwatch {
-    started: Instant,
-    wall: Timestamp,
-}
+pub(crate) struct Stopwatch(Reading);
 
 impl Stopwatch {
-    pub(crate) fn start(clock: &dyn Clock) -> Self {
-        Self { started: instant(), wall: clock.now() }
+    pub(crate) fn start(reading: Reading) -> Self {
+        Self(reading)
     }
 
     pub(crate) fn elapsed(&self, clock: &dyn Clock) -> Duration {
-        instant().duration_since(self.started).max(clock.now().since(self.wall))
+        let now = Reading::take(clock);
+        now.at.duration_since(self.0.at).max(now.wall.since(self.0.wall))
     }
 }
 
@@ -177,7 +189,7 @@ mod tests {
             }
         }
         let clock = Jumping(0.into());
-        let watch = Stopwatch::start(&clock);
+        let watch = Stopwatch::start(Reading::take(&clock));
         assert!(watch.elapsed(&clock) >= Duration::from_secs(3600));
     }
 }

@@ -1,6 +1,7 @@
 //! One event, applied: machine, swap, and on a conflict again with the record that won.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::Arc;
 use std::time::Duration;
 
 use super::observe::Observation;
@@ -9,7 +10,7 @@ use crate::RecordId;
 use crate::event::{Answer, Event, Moment, Notice, Step, Write};
 use crate::record::{Record, State};
 use crate::store::{Seen, Stamped, StoreError, StoreFuture, Swapped, Version};
-use crate::time::{Instant, instant, sleep};
+use crate::time::{Instant, Reading, instant, sleep};
 
 /// Each conflict means that somebody else made progress. A record that moves on this often is being hammered, and
 /// whoever asked is better told so.
@@ -29,23 +30,54 @@ pub(super) enum Start {
     /// That there is none. A fresh key is then one call.
     Absent,
     /// That it is still what was last written. An ordinary settlement is then one call.
-    Held(Box<Stamped>),
+    Held(Standing),
+}
+
+/// A record that stands in the store, shared by all who remember it: whoever holds its tenure, and the cache.
+#[derive(Debug, Clone)]
+pub(super) struct Standing {
+    pub record: Arc<Record>,
+    pub version: Version,
+}
+
+impl From<Stamped> for Standing {
+    fn from(Stamped { record, version }: Stamped) -> Self {
+        Self { record: Arc::new(record), version }
+    }
+}
+
+impl From<Standing> for Stamped {
+    fn from(Standing { record, version }: Standing) -> Self {
+        Self { record: Arc::unwrap_or_clone(record), version }
+    }
 }
 
 /// How long a failing store is asked again.
 #[derive(Clone, Copy)]
-pub(super) enum Patience {
-    /// A write that surely did not happen is given up at once; one that may have happened is looked for until then.
-    Claim(Instant),
-    /// Everything is tried again until then.
-    Until(Instant),
+pub(super) struct Patience {
+    /// When the event came.
+    now: Reading,
+    deadline: Instant,
+    trying: Trying,
+}
+
+#[derive(Clone, Copy)]
+enum Trying {
+    /// A write that surely did not happen is given up at once; one that may have happened is looked for.
+    Claim,
+    /// Everything is tried again.
+    On,
 }
 
 impl Patience {
-    const fn deadline(self) -> Instant {
-        match self {
-            Self::Claim(at) | Self::Until(at) => at,
-        }
+    /// For a claim: a write that surely did not happen is given up at once; one that may have happened is looked for.
+    pub(super) fn of_claim(now: Reading, limit: Duration) -> Self {
+        Self { now, deadline: now.at + limit, trying: Trying::Claim }
+    }
+
+    /// For everything else, which is tried again until then.
+    pub(super) fn until(now: Reading, deadline: Instant) -> Self {
+        Self { now, deadline, trying: Trying::On }
     }
 }
 
@@ -54,7 +86,7 @@ pub(super) struct Applied {
     /// What whoever asked is told.
     pub answer: Answer,
     /// What stands in the store now.
-    pub stamped: Option<Stamped>,
+    pub standing: Option<Standing>,
     /// The name of the state that the machine decided about, where there was a record.
     pub from: Option<&'static str>,
     /// Whether a write was made.
@@ -99,7 +131,7 @@ struct Told {
 
 /// What is believed at the beginning of a round.
 struct Believed {
-    stamped: Option<Stamped>,
+    standing: Option<Standing>,
     /// What time it is.
     moment: Moment,
     /// When the store was asked that told this. `None` where it is only remembered, and may have changed long ago.
@@ -119,10 +151,11 @@ impl Inner {
         let unseen = |error: StoreError| failed(error.into(), None);
         let mut believed = self.begin(id, start, patience).await.map_err(unseen)?;
         while conflicts < CONFLICTS_MAX {
-            let stamped = believed.stamped.as_ref();
-            let expected = stamped.map(|stamped| stamped.version);
-            let step = (self.machine)(stamped.map(|stamped| &stamped.record), believed.moment, event);
-            let from = stamped.map(|stamped| stamped.record.state.name());
+            let standing = believed.standing.as_ref();
+            let expected = standing.map(|standing| standing.version);
+            let record = standing.map(|standing| &*standing.record);
+            let step = (self.machine)(record, believed.moment, event);
+            let from = record.map(|record| record.state.name());
             let Step { write, answer, notice } = step;
             let told = Told { answer, notice, from };
             let next = match (write, expected) {
@@ -134,7 +167,7 @@ impl Inner {
                     let forgotten = self.store.forget(vec![(id, version)]).await;
                     let count = forgotten.map_err(|error| failed(error.into(), Some(Lost { expected })))?;
                     if count == 1 {
-                        let gone = Believed { stamped: None, asked: None, ..believed };
+                        let gone = Believed { standing: None, asked: None, ..believed };
                         return Ok(self.applied(id, told, gone, Wrote::Record));
                     }
                     believed = self.look(id, patience).await.map_err(unseen)?;
@@ -146,8 +179,8 @@ impl Inner {
             match self.within(patience, call).await {
                 Ok((Swapped::Applied { version, now }, sent)) => {
                     let moment = self.store_clock.saw(now, sent);
-                    let stamped = Some(Stamped { record: *next, version });
-                    let written = Believed { stamped, moment, asked: Some(sent) };
+                    let standing = Some(Standing { record: Arc::from(next), version });
+                    let written = Believed { standing, moment, asked: Some(sent) };
                     return Ok(self.applied(id, told, written, Wrote::Record));
                 }
                 Ok((Swapped::Conflict(seen), sent)) => {
@@ -157,7 +190,7 @@ impl Inner {
                 Err(error @ StoreError::Ambiguous { .. }) => {
                     self.observe_ambiguous(id, event);
                     let again = lost.replace(Lost { expected }).is_some();
-                    if instant() >= patience.deadline() {
+                    if instant() >= patience.deadline {
                         return Err(failed(error.into(), lost));
                     }
                     if again {
@@ -169,11 +202,11 @@ impl Inner {
                 }
                 Err(error @ (StoreError::Unavailable { .. } | StoreError::Overloaded { .. })) => {
                     self.observe("", id, Observation::StoreError);
-                    let give_up = match patience {
-                        Patience::Claim(_) => lost.is_none(),
-                        Patience::Until(_) => false,
+                    let give_up = match patience.trying {
+                        Trying::Claim => lost.is_none(),
+                        Trying::On => false,
                     };
-                    if give_up || instant() >= patience.deadline() {
+                    if give_up || instant() >= patience.deadline {
                         return Err(failed(error.into(), lost));
                     }
                     sleep(backoff).await;
@@ -191,17 +224,18 @@ impl Inner {
 
     /// What is believed to begin with. Where this machine slept, only the store knows what time it is: it is asked.
     async fn begin(&self, id: RecordId, start: Start, patience: Patience) -> Result<Believed, StoreError> {
-        match (start, self.store_clock.estimate()) {
-            (Start::Absent, Some(moment)) => Ok(Believed { stamped: None, moment, asked: None }),
-            (Start::Held(stamped), Some(moment)) => {
-                Ok(Believed { stamped: Some(*stamped), moment, asked: None })
+        match (start, self.store_clock.estimate_at(patience.now)) {
+            (Start::Absent, Some(moment)) => Ok(Believed { standing: None, moment, asked: None }),
+            (Start::Held(standing), Some(moment)) => {
+                Ok(Believed { standing: Some(standing), moment, asked: None })
             }
             (Start::Load | Start::Absent | Start::Held(_), _) => self.look(id, patience).await,
         }
     }
 
     fn saw(&self, seen: Seen, sent: Instant) -> Believed {
-        Believed { stamped: seen.record, moment: self.store_clock.saw(seen.now, sent), asked: Some(sent) }
+        let moment = self.store_clock.saw(seen.now, sent);
+        Believed { standing: seen.record.map(Standing::from), moment, asked: Some(sent) }
     }
 
     /// Reads a record, and asks a store that is away again for as long as that may take.
@@ -214,7 +248,7 @@ impl Inner {
             };
             self.observe("", id, Observation::StoreError);
             let hopeless = matches!(error, StoreError::Unreadable { .. } | StoreError::Refused { .. });
-            if hopeless || instant() >= patience.deadline() {
+            if hopeless || instant() >= patience.deadline {
                 return Err(error);
             }
             sleep(backoff).await;
@@ -230,7 +264,7 @@ impl Inner {
         call: StoreFuture<'_, T>,
     ) -> Result<(T, Instant), StoreError> {
         let sent = instant();
-        let left = patience.deadline().saturating_duration_since(sent).max(CALL_MIN);
+        let left = patience.deadline.saturating_duration_since(sent).max(CALL_MIN);
         tokio::select! {
             biased;
             done = call => Ok((done?, sent)),
@@ -242,27 +276,27 @@ impl Inner {
 
     fn applied(&self, id: RecordId, told: Told, believed: Believed, wrote: Wrote) -> Applied {
         let Told { answer, notice, from } = told;
-        let Believed { stamped, moment, asked } = believed;
-        let route = stamped.as_ref().map_or("", |stamped| stamped.record.subject.route.as_str());
+        let Believed { standing, moment, asked } = believed;
+        let route = standing.as_ref().map_or("", |standing| standing.record.subject.route.as_str());
         match notice {
             Some(Notice::Contradiction) => self.observe(route, id, Observation::Contradiction),
             Some(Notice::DeadLettered) => self.observe(route, id, Observation::DeadLettered),
             Some(Notice::Uncompared) => self.observe(route, id, Observation::Uncompared),
             None => {}
         }
-        if let (Wrote::Record, Some(stamped)) = (wrote, &stamped) {
-            self.observe_reconciliation(id, from, &stamped.record);
+        if let (Wrote::Record, Some(standing)) = (wrote, &standing) {
+            self.observe_reconciliation(id, from, &standing.record);
         }
         if answer == Answer::Fenced {
             self.observe(route, id, Observation::Fenced);
         }
-        if let (Some(stamped), Some(asked)) = (&stamped, asked) {
-            self.cache.keep(id, &stamped.record, asked);
+        if let (Some(standing), Some(asked)) = (&standing, asked) {
+            self.cache.keep(id, &standing.record, asked);
             if let Some(shared) = &self.shared {
-                shared.offer(id, &stamped.record, moment.now.before(instant().duration_since(asked)));
+                shared.offer(id, &standing.record, moment.now.before(instant().duration_since(asked)));
             }
         }
-        Applied { answer, stamped, from, wrote }
+        Applied { answer, standing, from, wrote }
     }
 
     /// Whoever wrote it: that an outcome became unknown, and that it became known, is told here alone.

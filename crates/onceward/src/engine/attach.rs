@@ -4,6 +4,7 @@ use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
+use foldhash::fast::FixedState;
 use tokio::sync::Semaphore;
 
 use crate::RecordId;
@@ -19,45 +20,62 @@ const POLL_MAX: Duration = Duration::from_millis(500);
 /// simulations could not repeat.)
 pub(crate) type Execution = Arc<Semaphore>;
 
-/// The executions that run in this process.
-#[derive(Default)]
-pub(crate) struct Running(Mutex<HashMap<RecordId, Execution>>);
+/// The executions that run in this process, and those that ended and whose outcome is not stored yet.
+pub(crate) struct Running(Mutex<HashMap<RecordId, Execution, FixedState>>);
 
-/// Wakes everybody who waits for an execution when it is dropped.
-pub(crate) struct Wake {
+/// Stands for one tenure, from the claim until its outcome is stored or given up.
+pub(crate) struct Tenancy {
     running: Arc<Running>,
     id: RecordId,
     execution: Execution,
 }
 
+/// Wakes everybody who waits for an execution when it is dropped.
+pub(crate) struct Wake(Execution);
+
 impl Running {
-    /// An execution begins.
-    pub(crate) fn begin(self: &Arc<Self>, id: RecordId) -> Wake {
+    /// `seed` keys the hash, so that nobody can choose keys that all fall into one slot.
+    pub(crate) fn new(seed: u64) -> Arc<Self> {
+        Arc::new(Self(Mutex::new(HashMap::with_hasher(FixedState::with_seed(seed)))))
+    }
+
+    /// A tenure begins, and its execution.
+    pub(crate) fn begin(self: &Arc<Self>, id: RecordId) -> (Tenancy, Wake) {
         let execution = Arc::new(Semaphore::new(0));
         self.map().insert(id, execution.clone());
-        Wake { running: self.clone(), id, execution }
+        (Tenancy { running: self.clone(), id, execution: execution.clone() }, Wake(execution))
     }
 
     /// What ends when the execution does, if it runs here.
     pub(crate) fn attach(&self, id: RecordId) -> Option<Execution> {
-        self.map().get(&id).cloned()
+        self.map().get(&id).filter(|execution| !execution.is_closed()).cloned()
+    }
+
+    /// Whether there is a tenure here.
+    #[cfg(feature = "http")]
+    pub(crate) fn has(&self, id: RecordId) -> bool {
+        self.map().contains_key(&id)
     }
 
     // A panic while the lock is held cannot leave the map half changed.
-    fn map(&self) -> MutexGuard<'_, HashMap<RecordId, Execution>> {
+    fn map(&self) -> MutexGuard<'_, HashMap<RecordId, Execution, FixedState>> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
 impl Drop for Wake {
     fn drop(&mut self) {
+        self.0.close();
+    }
+}
+
+impl Drop for Tenancy {
+    fn drop(&mut self) {
         let mut map = self.running.map();
         // A later tenure of the same id may have begun meanwhile; only one's own entry goes.
         if map.get(&self.id).is_some_and(|entry| Arc::ptr_eq(entry, &self.execution)) {
             map.remove(&self.id);
         }
-        drop(map);
-        self.execution.close();
     }
 }
 

@@ -35,6 +35,14 @@ struct Cached {
 #[derive(Clone)]
 struct Bytes;
 
+/// Only the answer is needed here; what else hangs on a record would not be weighed. Most have nothing else.
+fn bare(record: &Arc<Record>) -> Arc<Record> {
+    match &**record {
+        Record { recovery_point: None, evidence: None, verdict: None, .. } => record.clone(),
+        more => Arc::new(Record { recovery_point: None, evidence: None, verdict: None, ..more.clone() }),
+    }
+}
+
 impl Weighter<RecordId, Cached> for Bytes {
     fn weight(&self, _: &RecordId, cached: &Cached) -> u64 {
         let reply = match &cached.record.state {
@@ -65,16 +73,14 @@ impl Cache {
 
     /// Keeps a record if it is completed. It is believed from when the store was asked, not from when it answered: the
     /// record may have changed while the answer was on its way.
-    pub(crate) fn keep(&self, id: RecordId, record: &Record, asked: Instant) {
+    pub(crate) fn keep(&self, id: RecordId, record: &Arc<Record>, asked: Instant) {
         self.keep_until(id, record, asked + self.revalidate);
     }
 
     /// Keeps a record that somebody else read, for as long as their reading may be believed.
-    pub(crate) fn keep_until(&self, id: RecordId, record: &Record, believed_until: Instant) {
+    pub(crate) fn keep_until(&self, id: RecordId, record: &Arc<Record>, believed_until: Instant) {
         if matches!(record.state, State::Completed { .. }) {
-            // Only the answer is needed here; what else hangs on the record would not be weighed.
-            let record = Record { recovery_point: None, evidence: None, verdict: None, ..record.clone() };
-            self.kept.insert(id, Cached { record: Arc::new(record), believed_until });
+            self.kept.insert(id, Cached { record: bare(record), believed_until });
         }
     }
 }

@@ -116,9 +116,10 @@ impl Drop for Handed {
 
 impl Inner {
     async fn take_over(self: &Arc<Self>, id: RecordId) -> Result<Option<Reservation>, EngineError> {
-        let watch = Stopwatch::start(&*self.local_clock);
+        let now = self.store_clock.read();
+        let watch = Stopwatch::start(now);
         let owner = self.instance.next_owner();
-        let patience = Patience::Claim(instant() + self.limits.claim_patience);
+        let patience = Patience::of_claim(now, self.limits.claim_patience);
         let applied = match self.apply(id, Start::Load, &Event::Resume { owner }, patience).await {
             Ok(applied) => applied,
             Err(failed) => {
@@ -127,9 +128,9 @@ impl Inner {
             }
         };
         // After an ambiguous write the machine sees a running tenure; the owner token tells that it is this one.
-        Ok(applied.stamped.filter(|stamped| is_held_by(&stamped.record, owner)).map(|stamped| {
-            self.observe(&stamped.record.subject.route, id, Observation::Resumed);
-            Reservation::new(Held::new(self.clone(), id, stamped, watch))
+        Ok(applied.standing.filter(|standing| is_held_by(&standing.record, owner)).map(|standing| {
+            self.observe(&standing.record.subject.route, id, Observation::Resumed);
+            Reservation::new(Held::new(self.clone(), id, standing, watch))
         }))
     }
 
@@ -149,6 +150,7 @@ impl Inner {
         let moment = self.store_clock.estimate()?;
         let left = shared.believed_for(as_of, moment.now)?;
         record.published_expiry().filter(|expiry| *expiry > moment.now)?;
+        let record = Arc::new(record);
         self.cache.keep_until(id, &record, instant() + left);
         self.replay_of(id, claim, &record, moment)
     }
@@ -193,10 +195,11 @@ impl Inner {
         owner: OwnerToken,
         start: Start,
     ) -> Result<Claimed, EngineError> {
-        let watch = Stopwatch::start(&*self.local_clock);
+        let now = self.store_clock.read();
+        let watch = Stopwatch::start(now);
         let label = self.identity.label(id, &claim.key);
         let event = Event::Claim { claim, owner, label: &label };
-        let patience = Patience::Claim(instant() + self.limits.claim_patience);
+        let patience = Patience::of_claim(now, self.limits.claim_patience);
         let applied = match self.apply(id, start, &event, patience).await {
             Ok(applied) => applied,
             Err(failed) => {
@@ -210,17 +213,17 @@ impl Inner {
         if applied.wrote == Wrote::Record {
             self.observe_write(id, claim, &applied);
         }
-        let (Answer::Decision(decision), Some(stamped)) = (applied.answer, applied.stamped) else {
+        let (Answer::Decision(decision), Some(standing)) = (applied.answer, applied.standing) else {
             // The machine answers a claim with a decision about a record that is there.
             return Err(EngineError::Contended { id, conflicts: 0 });
         };
         match decision {
             Decision::Execute | Decision::Resume(_) => {
-                Ok(Claimed::Reserved(Reservation::new(Held::new(self.clone(), id, stamped, watch))))
+                Ok(Claimed::Reserved(Reservation::new(Held::new(self.clone(), id, standing, watch))))
             }
             Decision::Replay(reply) => {
                 self.observe(&claim.route, id, Observation::Replayed);
-                Ok(Claimed::Replay { reply, expires_at: promised(&stamped.record) })
+                Ok(Claimed::Replay { reply, expires_at: promised(&standing.record) })
             }
             Decision::Refuse(refusal) => {
                 match refusal {
@@ -287,8 +290,9 @@ impl Inner {
                 let outcome =
                     Outcome::Retryable("the claim's answer was lost before it had begun".to_owned());
                 let event = Event::Settle { fence: stamped.record.fence, outcome };
-                let start = Start::Held(Box::new(stamped));
-                let settled = self.apply(id, start, &event, Patience::Until(deadline)).await;
+                let start = Start::Held(stamped.into());
+                let patience = Patience::until(self.store_clock.read(), deadline);
+                let settled = self.apply(id, start, &event, patience).await;
                 if settled.is_ok() { Found::GivenBack } else { Found::NotYet }
             }
             // What the claim would have replaced is gone: it can no longer arrive.

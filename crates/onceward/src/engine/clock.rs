@@ -4,7 +4,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use crate::event::Moment;
-use crate::time::{Clock, Instant, Timestamp, instant};
+use crate::time::{Clock, Instant, Reading, Timestamp};
 
 /// Further ahead than this, expiry no longer believes the store's clock: a clock that jumps a day would forget a day of
 /// keys. Real clocks drift by less, and are corrected in smaller steps.
@@ -53,7 +53,7 @@ impl StoreClock {
     /// The store told its time in answer to what was sent at `sent`. The time of asking counts, not that of the answer: an
     /// answer that took long must not make the store's clock look slow.
     pub(crate) fn saw(&self, now: Timestamp, sent: Instant) -> Moment {
-        let (at, local) = (instant(), self.local.now());
+        let Reading { at, wall: local } = self.read();
         let waited = at.saturating_duration_since(sent);
         let asked_at = Timestamp::from_micros(
             local.as_micros().saturating_sub(u64::try_from(waited.as_micros()).unwrap_or(u64::MAX)),
@@ -69,7 +69,16 @@ impl StoreClock {
 
     /// What time it must be there by now; `None` where only the store can tell.
     pub(crate) fn estimate(&self) -> Option<Moment> {
-        let (at, local) = (instant(), self.local.now());
+        self.estimate_at(self.read())
+    }
+
+    /// This machine's clocks.
+    pub(crate) fn read(&self) -> Reading {
+        Reading::take(&*self.local)
+    }
+
+    /// The same, for whoever has just read this machine's clocks.
+    pub(crate) fn estimate_at(&self, Reading { at, wall: local }: Reading) -> Option<Moment> {
         let sight = (*self.sight())?;
         let elapsed = at.saturating_duration_since(sight.last.1);
         let by_the_wall = local.since(sight.local);
@@ -94,6 +103,7 @@ impl StoreClock {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::time::instant;
 
     const HOUR: Duration = Duration::from_secs(3600);
 

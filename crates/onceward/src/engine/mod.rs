@@ -135,8 +135,6 @@ struct Inner {
     cache: Cache,
     shared: Option<Shared>,
     running: Arc<Running>,
-    /// The same, until what they brought is stored or given up.
-    tenures: Arc<Running>,
     executions: Arc<Semaphore>,
     attached: Arc<Semaphore>,
     give_backs: Arc<Semaphore>,
@@ -276,8 +274,7 @@ impl Engine {
             store_clock: StoreClock::new(options.clock),
             cache: Cache::new(limits.cache_bytes, limits.cache_revalidate, options.instance.name()),
             shared: options.shared_cache.map(|cache| Shared::start(cache, limits.cache_revalidate, since)),
-            running: Arc::default(),
-            tenures: Arc::default(),
+            running: Running::new(options.instance.name()),
             executions: Arc::new(Semaphore::new(limits.executions.min(Semaphore::MAX_PERMITS))),
             attached: Arc::new(Semaphore::new(limits.attached.min(Semaphore::MAX_PERMITS))),
             give_backs: Arc::new(Semaphore::new(limits.give_backs.min(Semaphore::MAX_PERMITS))),
@@ -303,8 +300,17 @@ impl Engine {
         W: FnOnce(Operation) -> F + Send + 'static,
         F: Future<Output = Outcome> + Send + 'static,
     {
+        let id = self.inner.id_of(&claim);
+        self.run_as(id, claim, work).await
+    }
+
+    /// The same, where the id of the claim's scope and key is known.
+    pub(crate) async fn run_as<W, F>(&self, id: RecordId, claim: Claim, work: W) -> Result<Ran, EngineError>
+    where
+        W: FnOnce(Operation) -> F + Send + 'static,
+        F: Future<Output = Outcome> + Send + 'static,
+    {
         let inner = &self.inner;
-        let id = inner.id_of(&claim);
         if let Some(ran) = inner.replay_from_caches(id, &claim).await {
             return Ok(ran);
         }
@@ -377,7 +383,7 @@ impl Engine {
     /// Whether this process executes the operation, or has an outcome of it that is not stored yet.
     #[cfg(feature = "http")]
     pub(crate) fn has(&self, id: RecordId) -> bool {
-        self.inner.tenures.attach(id).is_some()
+        self.inner.running.has(id)
     }
 
     /// What keys this engine's hashes, for doors that must hash a credential before it becomes a scope.

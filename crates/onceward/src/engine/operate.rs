@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::apply::{Applied, Patience, Start};
+use super::apply::{Applied, Patience, Standing, Start};
 use super::claiming::promised;
 use super::reservation::Tenure;
 use super::{Engine, EngineError, Inner, Ran};
@@ -98,7 +98,7 @@ impl Engine {
     pub async fn settle(&self, id: RecordId, fence: Fence, outcome: Outcome) -> Result<Settled, EngineError> {
         let outcome = self.inner.within_limits(outcome);
         let applied = self.inner.operate(id, &Event::Settle { fence, outcome }).await?;
-        Ok(settled(&applied.answer, applied.stamped.as_ref()))
+        Ok(settled(&applied.answer, applied.standing.as_ref()))
     }
 
     /// Someone who knows, a webhook or a probe, says that it happened.
@@ -163,7 +163,7 @@ impl Engine {
 
 impl Operated {
     fn of(applied: Applied) -> Self {
-        match (applied.answer, applied.stamped) {
+        match (applied.answer, applied.standing.map(Stamped::from)) {
             (Answer::Applied, Some(stamped)) => Self::Applied(stamped),
             (_, stamped) => Self::Conflict(stamped),
         }
@@ -176,7 +176,8 @@ impl Inner {
             let reason = format!("{id} is where the store remembers its identity, and no operation");
             return Err(StoreError::Refused { reason }.into());
         }
-        let patience = Patience::Until(instant() + self.limits.claim_patience);
+        let now = self.store_clock.read();
+        let patience = Patience::until(now, now.at + self.limits.claim_patience);
         self.apply(id, Start::Load, event, patience).await.map_err(|failed| failed.error)
     }
 
@@ -223,9 +224,9 @@ impl Inner {
 }
 
 /// Where an operation stands after a settlement, told from the record.
-pub(super) fn settled(answer: &Answer, stamped: Option<&Stamped>) -> Settled {
+pub(super) fn settled(answer: &Answer, standing: Option<&Standing>) -> Settled {
     let by = if *answer == Answer::Applied { By::This } else { By::Other };
-    match (answer, stamped.map(|stamped| &stamped.record)) {
+    match (answer, standing.map(|standing| &*standing.record)) {
         (Answer::Applied | Answer::AlreadySettled(_), Some(record)) => match &record.state {
             State::Completed { reply, .. } => {
                 Settled::Completed { reply: reply.clone(), expires_at: promised(record), by }

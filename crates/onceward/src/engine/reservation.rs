@@ -5,43 +5,43 @@ use std::ops::Deref;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use super::apply::{Failed, Patience, Start};
+use super::apply::{Applied, Failed, Patience, Standing, Start};
 use super::operate::{By, Settled, settled};
 use super::{EngineError, Inner};
 use crate::RecordId;
 use crate::event::{Answer, Event};
 use crate::outcome::{Outcome, RecoveryPoint};
 use crate::record::{Fence, Record};
-use crate::store::Stamped;
-use crate::time::{Instant, Stopwatch, instant};
+use crate::time::Stopwatch;
 
 /// A tenure, and the record as it was last written under it.
 pub(super) struct Held {
     pub inner: Arc<Inner>,
     pub id: RecordId,
     pub fence: Fence,
-    stamped: Mutex<Stamped>,
+    standing: Mutex<Standing>,
     watch: Stopwatch,
 }
 
 impl Held {
-    pub(super) fn new(inner: Arc<Inner>, id: RecordId, stamped: Stamped, watch: Stopwatch) -> Arc<Self> {
-        let fence = stamped.record.fence;
-        Arc::new(Self { inner, id, fence, stamped: Mutex::new(stamped), watch })
+    pub(super) fn new(inner: Arc<Inner>, id: RecordId, standing: Standing, watch: Stopwatch) -> Arc<Self> {
+        let fence = standing.record.fence;
+        Arc::new(Self { inner, id, fence, standing: Mutex::new(standing), watch })
     }
 
     // A panic while the lock is held cannot leave a record half written: it is replaced whole.
-    fn stamped(&self) -> MutexGuard<'_, Stamped> {
-        self.stamped.lock().unwrap_or_else(PoisonError::into_inner)
+    fn standing(&self) -> MutexGuard<'_, Standing> {
+        self.standing.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    pub(super) fn record(&self) -> Record {
-        self.stamped().record.clone()
+    /// What the record says, without a copy of all of it.
+    pub(super) fn read<T>(&self, what: impl FnOnce(&Record) -> T) -> T {
+        what(&self.standing().record)
     }
 
     /// How long this tenure lasts without being renewed.
     pub(super) fn lease(&self) -> Duration {
-        self.stamped().record.terms.lease
+        self.read(|record| record.terms.lease)
     }
 
     /// How long ago the claim was sent.
@@ -52,36 +52,36 @@ impl Held {
     async fn apply(
         &self,
         event: &Event<'_>,
-        patience: Patience,
-    ) -> Result<(Answer, Option<Stamped>), Failed> {
-        let start = Start::Held(Box::new(self.stamped().clone()));
-        let applied = self.inner.apply(self.id, start, event, patience).await?;
-        if let Some(stamped) = applied.stamped.as_ref().filter(|stamped| stamped.record.fence == self.fence) {
-            *self.stamped() = stamped.clone();
+        patience: Duration,
+    ) -> Result<(Answer, Option<Standing>), Failed> {
+        let now = self.inner.store_clock.read();
+        let patience = Patience::until(now, now.at + patience);
+        let start = Start::Held(self.standing().clone());
+        let Applied { answer, standing, .. } = self.inner.apply(self.id, start, event, patience).await?;
+        if let Some(standing) = standing.as_ref().filter(|standing| standing.record.fence == self.fence) {
+            *self.standing() = standing.clone();
         }
-        Ok((applied.answer, applied.stamped))
+        Ok((answer, standing))
     }
 
     /// Extends the lease, or tells that the tenure is over.
     pub(super) async fn renew(&self) -> Result<Tenure, EngineError> {
-        let patience = Patience::Until(instant() + self.lease() / 4);
-        let (answer, _) =
-            self.apply(&Event::Renew { fence: self.fence }, patience).await.map_err(|failed| failed.error)?;
+        let event = Event::Renew { fence: self.fence };
+        let (answer, _) = self.apply(&event, self.lease() / 4).await.map_err(|failed| failed.error)?;
         Ok(Tenure::of(&answer))
     }
 
     pub(super) async fn checkpoint(&self, point: RecoveryPoint) -> Result<Tenure, EngineError> {
-        let patience = Patience::Until(instant() + self.inner.limits.settle_patience);
+        let patience = self.inner.limits.settle_patience;
         let event = Event::Checkpoint { fence: self.fence, point };
         let (answer, _) = self.apply(&event, patience).await.map_err(|failed| failed.error)?;
         Ok(Tenure::of(&answer))
     }
 
-    pub(super) async fn settle(&self, outcome: Outcome, until: Instant) -> Result<Settled, EngineError> {
+    pub(super) async fn settle(&self, outcome: Outcome, patience: Duration) -> Result<Settled, EngineError> {
         let event = Event::Settle { fence: self.fence, outcome: outcome.clone() };
-        let (answer, stamped) =
-            self.apply(&event, Patience::Until(until)).await.map_err(|failed| failed.error)?;
-        Ok(match (settled(&answer, stamped.as_ref()), outcome) {
+        let (answer, standing) = self.apply(&event, patience).await.map_err(|failed| failed.error)?;
+        Ok(match (settled(&answer, standing.as_ref()), outcome) {
             // The first try was written and its answer lost: the second finds its own work.
             (Settled::Completed { reply, expires_at, by: By::Other }, Outcome::Completed(own))
                 if reply == own =>
@@ -155,7 +155,7 @@ impl Reservation {
         self.settled = Settlement::Done;
         let held = self.operation.held.clone();
         let outcome = held.inner.within_limits(outcome);
-        let settled = held.settle(outcome.clone(), instant() + held.inner.limits.settle_patience).await;
+        let settled = held.settle(outcome.clone(), held.inner.limits.settle_patience).await;
         if settled.is_err() {
             tokio::spawn(async move { held.inner.settle_late(&held, outcome).await });
         }
@@ -207,7 +207,7 @@ impl Operation {
 
     /// Which tenure this is: 1, or more after a Resume.
     pub fn attempt(&self) -> u32 {
-        self.held.record().attempt
+        self.held.read(|record| record.attempt)
     }
 
     /// How long ago the claim was sent. Work that waits before its first outside effect must not wait too long.
@@ -223,7 +223,7 @@ impl Operation {
 
     /// The last phase that was committed. Work begins after it.
     pub fn recovery_point(&self) -> Option<RecoveryPoint> {
-        self.held.record().recovery_point
+        self.held.read(|record| record.recovery_point.clone())
     }
 
     /// Extends the lease. An engine that runs the work does so by itself.

@@ -49,16 +49,17 @@ impl Inner {
         let permit = self.permit(&self.executions, "executions", self.limits.executions)?;
         let (answer, answered) = oneshot::channel();
         let (inner, claim) = (self.clone(), claim.clone());
-        tokio::spawn(async move {
+        // Boxed here, because spawning moves what it is given several times, and this is some kilobytes.
+        tokio::spawn(Box::pin(async move {
             // Always a new owner, whatever name the claim has: the work is detached, so whoever asks again under its own
             // name would be told to execute beside it.
             let owner = inner.instance.next_owner();
             match inner.claim(id, &claim, owner, first).await {
                 Ok(Claimed::Reserved(reservation)) => {
                     let held = reservation.into_held();
-                    let tenure = inner.tenures.begin(id);
-                    inner.execute(&held, &claim, work, answer).await;
-                    drop(tenure);
+                    let (tenancy, wake) = inner.running.begin(id);
+                    inner.execute(&held, &claim, work, (wake, answer)).await;
+                    drop(tenancy);
                 }
                 Ok(Claimed::Replay { reply, expires_at }) => {
                     tell(answer, Ok(Round::Done(Ran::Replayed { reply, expires_at })));
@@ -70,16 +71,20 @@ impl Inner {
                 Err(error) => tell(answer, Err(error)),
             }
             drop(permit);
-        });
+        }));
         answered.await.unwrap_or(Err(EngineError::Stopping))
     }
 
-    async fn execute<W, F>(self: &Arc<Self>, held: &Arc<Held>, claim: &Claim, work: W, answer: Answer<W>)
-    where
+    async fn execute<W, F>(
+        self: &Arc<Self>,
+        held: &Arc<Held>,
+        claim: &Claim,
+        work: W,
+        (wake, answer): (Wake, Answer<W>),
+    ) where
         W: FnOnce(Operation) -> F,
         F: Future<Output = Outcome>,
     {
-        let wake = self.running.begin(held.id);
         if let Some(why) = self.refuse_to_begin(held) {
             self.observe(&claim.route, held.id, Observation::TooLate);
             return self.finish(held, claim, Outcome::Retryable(why.to_owned()), (wake, answer)).await;
@@ -143,12 +148,10 @@ impl Inner {
     where
         F: Future<Output = Result<Outcome, Box<dyn Any + Send>>>,
     {
-        let renewals = renew_until_over(held.clone(), claim.timing.timeout);
         tokio::select! {
             biased;
             ended = work => Watched::Ended(ended),
-            () = sleep(claim.timing.timeout) => Watched::TimedOut,
-            () = renewals => Watched::Over,
+            watched = renew_until_over(held, claim.timing.timeout) => watched,
             () = self.stopped() => Watched::Stopped,
         }
     }
@@ -202,7 +205,7 @@ impl Inner {
             Outcome::Completed(_) => String::new(),
             Outcome::Retryable(why) | Outcome::Unknown(why) => why.clone(),
         };
-        match held.settle(outcome, instant() + self.limits.settle_patience).await {
+        match held.settle(outcome, self.limits.settle_patience).await {
             Ok(Settled::Completed { reply, expires_at, by: By::This }) => {
                 self.observe(&claim.route, held.id, Observation::Completed);
                 Ran::Executed { reply, expires_at }
@@ -233,9 +236,8 @@ impl Inner {
     }
 
     pub(super) async fn settle_late(&self, held: &Held, outcome: Outcome) {
-        let route = held.record().subject.route;
-        let until = instant() + self.limits.settle_give_up;
-        match held.settle(outcome, until).await {
+        let route = held.read(|record| record.subject.route.clone());
+        match held.settle(outcome, self.limits.settle_give_up).await {
             Ok(Settled::Completed { by: By::This, .. }) => {
                 self.observe(&route, held.id, Observation::Completed);
             }
@@ -253,21 +255,28 @@ enum Watched {
     Stopped,
 }
 
-/// Renews for as long as the work may take, and returns when the tenure is over. Work that ends within half a lease
-/// never renews.
-async fn renew_until_over(held: Arc<Held>, timeout: Duration) {
+/// Renews for as long as the work may take, and returns when that is over, or the tenure. Work that ends within half a
+/// lease never renews. It waits for one time only, because every request does.
+async fn renew_until_over(held: &Held, timeout: Duration) -> Watched {
     let deadline: Instant = instant() + timeout;
     // The record's own lease: a resumed operation keeps the one that it was claimed with.
     let lease = held.lease();
-    let mut pause = lease / 2;
+    let (mut pause, mut left) = (lease / 2, timeout);
     loop {
-        sleep(pause).await;
-        if instant() >= deadline {
-            return std::future::pending().await;
+        sleep(pause.min(left)).await;
+        left = deadline.saturating_duration_since(instant());
+        if left.is_zero() {
+            return Watched::TimedOut;
         }
-        match held.renew().await {
+        let renewed = tokio::select! {
+            biased;
+            () = sleep(left) => return Watched::TimedOut,
+            renewed = held.renew() => renewed,
+        };
+        left = deadline.saturating_duration_since(instant());
+        match renewed {
             Ok(Tenure::Held) => pause = lease / 2,
-            Ok(Tenure::Over) => return,
+            Ok(Tenure::Over) => return Watched::Over,
             // The store is away. It is asked again soon, because a quarter of the lease is left at most; if it lapses
             // meanwhile the work goes on, and its outcome is settled by its fence.
             Err(error) => {

@@ -6,12 +6,12 @@
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
-use super::apply::{Patience, Start};
+use super::apply::{Patience, Standing, Start};
 use super::observe::Observation;
 use super::{Engine, EngineError, Inner, Stage};
 use crate::RecordId;
 use crate::event::{Answer, Event, Write};
-use crate::store::{Cursor, Due, Scan, Stamped, Which};
+use crate::store::{Cursor, Due, Scan, Which};
 use crate::time::{instant, sleep};
 
 /// What one batch came to.
@@ -120,8 +120,8 @@ impl Inner {
                 Write::Remove => spent.push((entry.id, entry.version)),
                 Write::Put(_) => {
                     let route = record.subject.route.clone();
-                    let start = Start::Held(Box::new(Stamped { record, version: entry.version }));
-                    let patience = Patience::Claim(instant() + self.limits.claim_patience);
+                    let start = Start::Held(Standing { record: Arc::new(record), version: entry.version });
+                    let patience = Patience::of_claim(self.store_clock.read(), self.limits.claim_patience);
                     match self.apply(entry.id, start, &event, patience).await.map(|done| done.answer) {
                         Ok(Answer::Lapsed) => {
                             self.observe(&route, entry.id, Observation::Lapsed);

@@ -19,7 +19,7 @@ use super::held::Drawn;
 use super::layer::Shared;
 use super::policy::{InProgress, KeyRule, StoreDown};
 use super::problem::{Answerless, Problem};
-use super::reply::{self, Unstored};
+use super::reply;
 use super::suspicion::is_suspicious;
 use super::text::percent_encode;
 use crate::fingerprint::{Headers, Parts};
@@ -52,8 +52,8 @@ struct Envelope<B>(Mutex<Option<Request<Body<B>>>>);
 struct Sight(Mutex<Option<Seen>>);
 
 enum Seen {
-    /// A whole answer, of which this was not stored.
-    Completed(Unstored),
+    /// A whole answer, as the first caller gets it.
+    Completed(Box<Response<Whole>>),
     /// A whole answer that proves that nothing was done.
     Released(Box<Response<Whole>>),
     /// An answer that leaves it open.
@@ -77,14 +77,15 @@ impl<C> Exchange<C> {
         B: HttpBody + Send + 'static,
         R: HttpBody + Send + 'static,
     {
-        let (response, how) = self.respond(&mut inner, parts, body).await?;
         let ticket = &self.ticket;
-        let operation = Some(self.shared.engine.id_of(&ticket.scope, &ticket.key));
-        Ok(Handled { route: ticket.route.clone(), how, operation }.mark(response))
+        let id = self.shared.engine.id_of(&ticket.scope, &ticket.key);
+        let (response, how) = self.respond(id, &mut inner, parts, body).await?;
+        Ok(Handled { route: ticket.route.clone(), how, operation: Some(id) }.mark(response))
     }
 
     async fn respond<S, B, R>(
         &self,
+        id: RecordId,
         inner: &mut S,
         parts: request::Parts,
         body: B,
@@ -124,12 +125,14 @@ impl<C> Exchange<C> {
                 outcome
             }
         };
-        let Some(ran) = self.within(self.shared.engine.run(claim, work)).await else {
+        // Pinned before it is handed on, which would move it otherwise.
+        let run = std::pin::pin!(self.shared.engine.run_as(id, claim, work));
+        let Some(ran) = self.within(run).await else {
             return whole(self.unanswered(&Problem::StillWorking));
         };
         match ran {
             Ok(ran) => whole(self.say(ran, sight.take())),
-            Err(error) => match envelope.take().filter(|_| self.passes_on(&error)) {
+            Err(error) => match envelope.take().filter(|_| self.passes_on(id, &error)) {
                 None => whole(self.refused(&Problem::StoreUnavailable)),
                 Some(request) => {
                     std::future::poll_fn(|context| inner.poll_ready(context)).await?;
@@ -190,7 +193,7 @@ impl<C> Exchange<C> {
 
     /// Whether a request may go through without protection: only where nothing of its claim can be in the store, and nobody
     /// here works under its key.
-    fn passes_on(&self, error: &EngineError) -> bool {
+    fn passes_on(&self, id: RecordId, error: &EngineError) -> bool {
         let policy = &self.ticket.policy;
         let away = match error {
             EngineError::Store(StoreError::Unavailable { .. } | StoreError::Overloaded { .. }) => true,
@@ -202,10 +205,9 @@ impl<C> Exchange<C> {
             | EngineError::Stopping
             | EngineError::Contended { .. } => false,
         };
-        let (engine, ticket) = (&self.shared.engine, &self.ticket);
         away && (policy.store_down, policy.key) == (StoreDown::Pass, KeyRule::Optional)
             // Without a store it is still known what runs here.
-            && !engine.has(engine.id_of(&ticket.scope, &ticket.key))
+            && !self.shared.engine.has(id)
     }
 
     fn told(&self, problem: &Problem) -> Response<Whole> {
@@ -233,11 +235,11 @@ impl<C> Exchange<C> {
     fn say(&self, ran: Ran, seen: Option<Seen>) -> Answered {
         let policy = &self.ticket.policy;
         match (ran, seen) {
-            (Ran::Executed { reply, expires_at }, Some(Seen::Completed(unstored))) => {
-                (reply::executed(&reply, unstored, expires_at), How::Executed)
+            (Ran::Executed { reply, expires_at }, Some(Seen::Completed(first))) => {
+                (reply::executed(&reply, Some(*first), expires_at), How::Executed)
             }
             (Ran::Executed { reply, expires_at }, _) => {
-                (reply::executed(&reply, Unstored::default(), expires_at), How::Executed)
+                (reply::executed(&reply, None, expires_at), How::Executed)
             }
             (Ran::Replayed { reply, expires_at }, _) => {
                 (reply::replayed(&reply, policy.flavor, expires_at), How::Replayed)
@@ -282,7 +284,7 @@ impl<C> Exchange<C> {
         let ready = tokio::select! {
             biased;
             ready = std::future::poll_fn(|context| inner.poll_ready(context)) => ready.is_ok(),
-            () = sleep(operation.begin_within()) => false,
+            () = async { sleep(operation.begin_within()).await } => false,
         };
         if !ready || operation.begin_within().is_zero() {
             return Outcome::Retryable(
@@ -322,11 +324,11 @@ impl<C> Exchange<C> {
             }
             (Read::Whole(body), Class::Completed | Class::Unknown) => {
                 let status = parts.status;
-                let (reply, unstored) = reply::divide(policy, parts, body);
+                let (reply, first) = reply::divide(policy, parts, body);
                 if reply.bytes() > self.shared.engine.limits().reply_bytes {
                     return Outcome::completed(self.too_large(status));
                 }
-                sight.put(Seen::Completed(unstored));
+                sight.put(Seen::Completed(Box::new(first)));
                 Outcome::completed(reply)
             }
             (Read::TooLarge, Class::Completed | Class::Unknown) => {
@@ -361,17 +363,21 @@ pub(super) fn disown(headers: &mut HeaderMap) {
 
 /// Tells the inner service which operation it works on.
 fn introduce<B>(request: &mut Request<B>, operation: &Operation) {
-    let point = operation.recovery_point();
-    let point = point.as_ref().map_or_else(|| "started".to_owned(), |point| percent_encode(point.name()));
+    let point = match operation.recovery_point() {
+        None => Ok(HeaderValue::from_static("started")),
+        Some(point) => HeaderValue::try_from(percent_encode(point.name())),
+    };
     let headers = request.headers_mut();
     for (name, value) in [
-        (OPERATION, operation.id().to_string()),
-        (FENCE, operation.fence().as_number().to_string()),
-        (ATTEMPT, operation.attempt().to_string()),
-        (RECOVERY_POINT, point),
+        (OPERATION, HeaderValue::from_bytes(&operation.id().hex()).ok()),
+        (FENCE, Some(operation.fence().as_number().into())),
+        (ATTEMPT, Some(operation.attempt().into())),
+        (RECOVERY_POINT, point.ok()),
     ] {
         // Digits, letters and escapes are always a header value.
-        headers.extend(HeaderValue::try_from(value).ok().map(|value| (name, value)));
+        if let Some(value) = value {
+            headers.append(name, value);
+        }
     }
     request.extensions_mut().insert(operation.clone());
 }

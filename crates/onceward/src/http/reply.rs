@@ -4,7 +4,7 @@ use ::http::header::{
     CONNECTION, CONTENT_LENGTH, DATE, PROXY_AUTHENTICATE, PROXY_AUTHORIZATION, SET_COOKIE, TE,
     TRANSFER_ENCODING, UPGRADE,
 };
-use ::http::{Extensions, HeaderMap, HeaderName, HeaderValue, Method, Response, StatusCode, response};
+use ::http::{HeaderMap, HeaderName, HeaderValue, Method, Response, StatusCode, response};
 use bytes::Bytes;
 
 use super::body::Whole;
@@ -29,18 +29,14 @@ const FRAMING: [HeaderName; 2] = [CONTENT_LENGTH, TRANSFER_ENCODING];
 /// Trailers are stored among the headers, under names that no header can have.
 const TRAILER_MARK: &str = ":trailer:";
 
-/// What only the first caller gets.
-#[derive(Debug, Default)]
-pub(super) struct Unstored {
-    headers: HeaderMap,
-    extensions: Extensions,
-}
-
-/// Divides an answer into what is stored and what is not. Every value of a repeated header is kept, in order.
-pub(super) fn divide(policy: &Policy, parts: response::Parts, body: Whole) -> (Reply, Unstored) {
+/// Divides an answer into what is stored and what the first caller gets, who gets what is not stored, too. Every value of
+/// a repeated header is kept, in order.
+pub(super) fn divide(policy: &Policy, parts: response::Parts, body: Whole) -> (Reply, Response<Whole>) {
     let named: Vec<String> = members(&parts.headers, &CONNECTION).map(str::to_ascii_lowercase).collect();
-    let mut unstored = Unstored { headers: HeaderMap::new(), extensions: parts.extensions };
-    let mut headers = Vec::with_capacity(parts.headers.len());
+    let count = parts.headers.len();
+    // One more, for when it expires.
+    let (mut first, mut unstored) = (HeaderMap::with_capacity(count + 1), Vec::new());
+    let mut headers = Vec::with_capacity(count);
     for (name, value) in &parts.headers {
         if *name == OUTCOME || FRAMING.contains(name) {
             continue;
@@ -51,10 +47,15 @@ pub(super) fn divide(policy: &Policy, parts: response::Parts, body: Whole) -> (R
             || [IDEMPOTENCY_EXPIRES, IDEMPOTENCY_REPLAYED, IDEMPOTENT_REPLAYED].contains(name)
             || (*name == SET_COOKIE && policy.set_cookie == SetCookie::Drop);
         if passing {
-            unstored.headers.append(name.clone(), value.clone());
+            unstored.push((name.clone(), value.clone()));
         } else {
             headers.push((name.as_str().to_owned(), Bytes::copy_from_slice(value.as_bytes())));
+            first.append(name.clone(), value.clone());
         }
+    }
+    // After the others, as if it had been added to a stored answer.
+    for (name, value) in unstored {
+        first.append(name, value);
     }
     for (name, value) in body.trailers.iter().flatten() {
         headers.push((format!("{TRAILER_MARK}{name}"), Bytes::copy_from_slice(value.as_bytes())));
@@ -62,7 +63,10 @@ pub(super) fn divide(policy: &Policy, parts: response::Parts, body: Whole) -> (R
     let status = parts.status.as_u16();
     // What was read is a slice of the connection's buffer, which would stay in memory for as long as the answer does.
     let data = Bytes::copy_from_slice(&body.data);
-    (Reply { status, headers, body: data, version: policy.response_version }, unstored)
+    let mut response = whole(parts.status, body);
+    *response.headers_mut() = first;
+    *response.extensions_mut() = parts.extensions;
+    (Reply { status, headers, body: data, version: policy.response_version }, response)
 }
 
 /// A problem that is stored as the answer.
@@ -76,13 +80,13 @@ pub(super) fn stored(policy: &Policy, problem: Response<Whole>) -> Reply {
     reply
 }
 
-/// The answer for the caller whose request was executed.
-pub(super) fn executed(reply: &Reply, unstored: Unstored, expires_at: Timestamp) -> Response<Whole> {
-    let mut response = restore(reply);
-    for (name, value) in &unstored.headers {
-        response.headers_mut().append(name.clone(), value.clone());
-    }
-    *response.extensions_mut() = unstored.extensions;
+/// The answer for the caller whose request was executed: as it came, or from the record where it was not kept as it came.
+pub(super) fn executed(
+    reply: &Reply,
+    first: Option<Response<Whole>>,
+    expires_at: Timestamp,
+) -> Response<Whole> {
+    let mut response = first.unwrap_or_else(|| restore(reply));
     response.headers_mut().insert(IDEMPOTENCY_EXPIRES, expiry(expires_at));
     response
 }
@@ -127,10 +131,7 @@ fn restore(reply: &Reply) -> Response<Whole> {
         .ok()
         .filter(|status| !status.is_informational())
         .unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
-    let bodiless = matches!(status, StatusCode::NO_CONTENT | StatusCode::NOT_MODIFIED);
-    let body = if bodiless { Bytes::new() } else { reply.body.clone() };
-    let mut response = Response::new(Whole::from(body));
-    *response.status_mut() = status;
+    let mut response = whole(status, reply.body.clone().into());
     let mut trailers = HeaderMap::new();
     for (name, value) in &reply.headers {
         let (plain, trailer) = match name.strip_prefix(TRAILER_MARK) {
@@ -151,6 +152,17 @@ fn restore(reply: &Reply) -> Response<Whole> {
     if !trailers.is_empty() {
         response.body_mut().trailers = Some(trailers);
     }
+    response
+}
+
+/// An answer without headers yet. Some statuses have no body, whatever came with them.
+fn whole(status: StatusCode, mut body: Whole) -> Response<Whole> {
+    if matches!(status, StatusCode::NO_CONTENT | StatusCode::NOT_MODIFIED) {
+        body.data = Bytes::new();
+    }
+    body.trailers.take_if(|trailers| trailers.is_empty());
+    let mut response = Response::new(body);
+    *response.status_mut() = status;
     response
 }
 

@@ -24,9 +24,11 @@ impl Store for Measured {
     }
 
     fn swap(&self, id: RecordId, expect: Option<Version>, next: Record) -> StoreFuture<'_, Swapped> {
+        let sent = instant();
+        // Called here, so that the record is not kept in this future before it is in the store's.
+        let swap = self.store.swap(id, expect, next);
         Box::pin(async move {
-            let sent = instant();
-            let swapped = self.store.swap(id, expect, next).await;
+            let swapped = swap.await;
             self.metrics.swapped(sent.elapsed());
             swapped
         })
