@@ -14,12 +14,13 @@ pin_project_lite::pin_project! {
         #[pin]
         future: F,
         bell: Arc<Bell>,
+        // Whom the bell wakes.
+        waiting: Option<Waker>,
     }
 }
 
 struct Bell {
     rung: AtomicBool,
-    /// Whoever polled last.
     waiting: AtomicWaker,
 }
 
@@ -37,7 +38,8 @@ impl Wake for Bell {
 impl<F> Seldom<F> {
     pub(super) fn new(future: F) -> Self {
         // Its first poll is due.
-        Self { future, bell: Arc::new(Bell { rung: AtomicBool::new(true), waiting: AtomicWaker::new() }) }
+        let bell = Bell { rung: AtomicBool::new(true), waiting: AtomicWaker::new() };
+        Self { future, bell: Arc::new(bell), waiting: None }
     }
 }
 
@@ -46,8 +48,13 @@ impl<F: Future> Future for Seldom<F> {
 
     fn poll(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<F::Output> {
         let this = self.project();
-        // Before the look, so that a bell that rings after it wakes.
+        let is_known = this.waiting.as_ref().is_some_and(|waiting| waiting.will_wake(context.waker()));
+        if is_known && !this.bell.rung.load(Ordering::Acquire) {
+            return Poll::Pending;
+        }
+        // A bell that has rung wakes nobody any more. Before the look, so that one that rings after it wakes.
         this.bell.waiting.register(context.waker());
+        *this.waiting = Some(context.waker().clone());
         if !this.bell.rung.swap(false, Ordering::AcqRel) {
             return Poll::Pending;
         }

@@ -4,13 +4,18 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use onceward::time::{Alarm, Instant};
 
-/// Alarms that nobody waits for at the moment. There are never more than requests that were in flight at once.
-#[derive(Default)]
+/// Alarms that nobody waits for at the moment.
 pub(super) struct Alarms {
     idle: Mutex<Vec<Alarm>>,
+    most: usize,
 }
 
 impl Alarms {
+    /// `most` alarms are kept.
+    pub(super) fn new(most: usize) -> Self {
+        Self { idle: Mutex::default(), most }
+    }
+
     fn idle(&self) -> MutexGuard<'_, Vec<Alarm>> {
         // A panic while the lock is held cannot leave half an alarm.
         self.idle.lock().unwrap_or_else(PoisonError::into_inner)
@@ -22,6 +27,9 @@ impl Alarms {
 
     /// Takes an alarm back that did not ring. Those of requests that were dropped are dropped with them.
     pub(super) fn give_back(&self, alarm: Alarm) {
-        self.idle().push(alarm);
+        let mut idle = self.idle();
+        if idle.len() < self.most {
+            idle.push(alarm);
+        }
     }
 }

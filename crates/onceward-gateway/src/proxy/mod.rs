@@ -88,7 +88,7 @@ impl<B: Sendable> Proxy<B> {
             connector,
             pool: Pool::new(most, limits.upstream_idle),
             active: Arc::new(Semaphore::new(most)),
-            alarms: Alarms::default(),
+            alarms: Alarms::new(most),
             // An authority consists of characters that a header can have.
             host: HeaderValue::from_str(upstream.authority.as_str())
                 .unwrap_or_else(|_| HeaderValue::from_static("")),
