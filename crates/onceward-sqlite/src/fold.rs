@@ -66,8 +66,9 @@ impl<'c> Folder<'c> {
                  record = excluded.record",
             )?,
             delete: connection.prepare("DELETE FROM operations WHERE id = ?1")?,
+            // Without a generation `journal_folded` stays as it is.
             note: connection.prepare(
-                "UPDATE meta SET value = CASE name WHEN 'journal_folded' THEN ?1 ELSE max(value, ?2) END
+                "UPDATE meta SET value = max(value, CASE name WHEN 'journal_folded' THEN ifnull(?1, 0) ELSE ?2 END)
                  WHERE name IN ('journal_folded', 'versions_reserved')",
             )?,
         })
@@ -141,10 +142,11 @@ impl<'c> Folder<'c> {
             let record = row.record.as_slice();
             self.put.execute((id, column(latest.version), row.state, times.0, times.1, record))?;
         }
-        if let Some(generation) = generation {
-            // Generations rise by one, and never come near the end of either number.
-            self.note.execute((i64::try_from(generation).unwrap_or(i64::MAX), highest))?;
-        }
+        // The versions with every part: of a fold that ends in the middle the journal may not be left, in a backup or after
+        // a batch that was read at a start was never on the disk. Generations rise by one, and never come near the end of
+        // either number.
+        let generation = generation.map(|generation| i64::try_from(generation).unwrap_or(i64::MAX));
+        self.note.execute((generation, highest))?;
         self.commit.execute([]).map(drop)
     }
 
