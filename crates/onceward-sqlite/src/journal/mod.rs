@@ -117,8 +117,14 @@ impl JournalFile {
 
     fn write(&mut self, at: u64, bytes: &[u8]) -> io::Result<()> {
         let end = at + bytes.len() as u64;
-        if end > self.length {
-            self.grow(end)?;
+        let before = self.length;
+        if end > before
+            && let Err(error) = self.grow(end)
+        {
+            // The last space is given back: what is folded into the database needs it.
+            self.file.set_len(before)?;
+            self.length = before;
+            return Err(error);
         }
         self.file.seek(SeekFrom::Start(at))?;
         self.file.write_all(bytes)
