@@ -3,6 +3,7 @@
 //! The writer is the last to end: it lets the readers end, then the thread that folds, and removes the journal when
 //! everything is in the database.
 
+use std::cell::Cell;
 use std::fs::File;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -36,9 +37,13 @@ pub(crate) struct Threads {
     pub counters: Arc<Counters>,
     writer: Mutex<Option<JoinHandle<()>>>,
     ended: watch::Receiver<bool>,
-    // Both are given up after the writer has ended. Closing the database's file gives up every lock that this process has
-    // on it.
-    _file: Arc<File>,
+    _held: Arc<Held>,
+}
+
+/// Both are given up after the last handle is dropped and the writer has ended, whichever is later.
+struct Held {
+    // Closing the database's file gives up every lock that this process has on it.
+    _file: File,
     // Given back last: the next process may open the file only when this one's threads are through with it.
     _lock: FileLock,
 }
@@ -56,7 +61,7 @@ impl Threads {
         let lock = FileLock::acquire(path)?;
         let mut connection = schema::open_writer(path, options)?;
         let Ready { journal, version, length } = ready(&mut connection, path, options)?;
-        let file = Arc::new(lock::open(path)?);
+        let held = Arc::new(Held { _file: lock::open(path)?, _lock: lock });
         let recent = Arc::new(Recent::new(journal.generation()));
         let (over, ended) = watch::channel(false);
         let queues = Queues {
@@ -86,13 +91,15 @@ impl Threads {
             on_fatal: options.on_fatal.clone(),
             counters: counters.clone(),
         };
+        let kept = held.clone();
         let writer = spawn(path, "write", move || {
+            let _held = kept;
             // Dropped when everything is over, by a panic too: nobody may wait for a thread that has ended.
             let _end = end;
             writer.run(&looks, || helpers.end());
         })?;
         let writer = Mutex::new(Some(writer));
-        Ok(Self { queues, recent, counters, writer, ended, _file: file, _lock: lock })
+        Ok(Self { queues, recent, counters, writer, ended, _held: held })
     }
 
     /// Waits until the threads have ended.
@@ -106,8 +113,8 @@ impl Drop for Threads {
     fn drop(&mut self) {
         self.queues.close();
         if let Some(writer) = self.writer.get_mut().unwrap_or_else(PoisonError::into_inner).take() {
-            // Whoever drops the last handle on the writer's own thread, in a hook say, cannot wait for itself.
-            if writer.thread().id() != std::thread::current().id() {
+            // Whoever drops the last handle on a thread of the store, in a hook say, cannot wait for itself.
+            if !OWN_THREAD.get() {
                 join(writer);
             }
         }
@@ -196,6 +203,8 @@ impl Helpers {
                 .and_then(|mut folder| folder.run(&recent, next));
             ended.unwrap_or_else(|error| {
                 let message = error::fatal(&error, &file);
+                // Who waits for room is not kept waiting for the hook.
+                recent.over(&StoreError::Unavailable { reason: message.clone() });
                 on_fatal(&message);
                 tracing::error!(message, "the store has stopped");
                 all.abandon(&message);
@@ -238,11 +247,20 @@ impl Drop for FoldingEnded {
     }
 }
 
+thread_local! {
+    /// Whether this is a thread of a store.
+    static OWN_THREAD: Cell<bool> = const { Cell::new(false) };
+}
+
 fn spawn<T: Send + 'static>(
     path: &Arc<PathBuf>,
     name: &str,
     work: impl FnOnce() -> T + Send + 'static,
 ) -> Result<JoinHandle<T>, OpenError> {
+    let work = move || {
+        OWN_THREAD.set(true);
+        work()
+    };
     std::thread::Builder::new().name(format!("onceward-{name}")).spawn(work).map_err(|error| {
         OpenError::Failed { path: path.to_path_buf(), reason: format!("no thread could be started: {error}") }
     })
