@@ -65,7 +65,13 @@ impl<'c> Batch<'c> {
     }
 
     /// Takes jobs from the front until so many bytes were read or written, at least one.
-    pub(crate) fn decide(&mut self, jobs: &mut VecDeque<Job>, recent: &Recent, bytes: usize) {
+    /// Fails only if the look at the database cannot be ended: then nothing more can be decided.
+    pub(crate) fn decide(
+        &mut self,
+        jobs: &mut VecDeque<Job>,
+        recent: &Recent,
+        bytes: usize,
+    ) -> rusqlite::Result<()> {
         self.frame.clear();
         self.moved = 0;
         self.recent.clear();
@@ -87,13 +93,10 @@ impl<'c> Batch<'c> {
                 break;
             }
         }
-        // Going on would read the past for ever: the statement fails only if the connection cannot be used at all, and
-        // then so does every later one.
-        if !self.connection.is_autocommit()
-            && let Err(error) = self.end.execute([])
-        {
-            tracing::error!(%error, path = ?self.path, "a look at the database could not be ended");
+        if !self.connection.is_autocommit() {
+            self.end.execute([])?;
         }
+        Ok(())
     }
 
     fn swap(&mut self, swap: Swap) {

@@ -16,6 +16,7 @@ use crate::journal::Latest;
 use crate::log_length::LogLength;
 use crate::recent::{Recent, Table};
 use crate::rows::{column, micros};
+use crate::schema::{self, JournalUse};
 
 /// So many bytes of records go into one transaction.
 const PART_BYTES: usize = 512 << 10;
@@ -103,7 +104,12 @@ impl<'c> Folder<'c> {
                 return Ok(Ended::Partly);
             }
         }
-        if recent.is_abandoned() { Ok(Ended::Partly) } else { self.empty_log() }
+        if recent.is_abandoned() {
+            return Ok(Ended::Partly);
+        }
+        let ended = if recent.is_empty() { self.note_the_end() } else { Ended::Partly };
+        self.empty_log()?;
+        Ok(ended)
     }
 
     /// Writes a table into the database, durably.
@@ -176,16 +182,28 @@ impl<'c> Folder<'c> {
         Ok(())
     }
 
+    /// The journal is no longer part of the store.
+    fn note_the_end(&self) -> Ended {
+        match schema::note_journal(self.connection, JournalUse::IsOver) {
+            Ok(()) => Ended::Complete,
+            Err(error) => {
+                let reason = error::explain(&error, self.path);
+                tracing::warn!(reason, "the journal is left for the next start");
+                Ended::Partly
+            }
+        }
+    }
+
     /// Moves all of the log when everything else has ended, so that the database's file is everything there is.
-    fn empty_log(&self) -> rusqlite::Result<Ended> {
+    fn empty_log(&self) -> rusqlite::Result<()> {
         match self.connection.wal_checkpoint_v2(Some(MAIN_DB), CheckpointMode::TRUNCATE) {
-            Ok(_) => Ok(Ended::Complete),
+            Ok(_) => Ok(()),
             Err(error) if error::concerns(&error) == Concerns::Process => Err(error),
             // Another program still reads; the next start moves the log.
             Err(error) => {
                 let reason = error::explain(&error, self.path);
                 tracing::warn!(reason, "the log is left for the next start");
-                Ok(Ended::Complete)
+                Ok(())
             }
         }
     }

@@ -129,9 +129,15 @@ impl Recent {
         state.open.since.get_or_insert(now);
     }
 
-    /// Whether there is nothing to seal.
+    /// Whether nothing came since the last table was sealed.
     pub(crate) fn is_empty(&self) -> bool {
         self.state().open.latest.is_empty()
+    }
+
+    /// Whether there is something to seal, and the thread that folds is free.
+    pub(crate) fn can_be_sealed(&self) -> bool {
+        let state = self.state();
+        !state.open.latest.is_empty() && state.sealed.is_none()
     }
 
     pub(crate) fn fill(&self) -> Fill {

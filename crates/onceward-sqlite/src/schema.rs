@@ -7,7 +7,7 @@ use rusqlite::config::DbConfig;
 use rusqlite::wal::CheckpointMode;
 use rusqlite::{Connection, OpenFlags};
 
-use crate::{OpenError, Options};
+use crate::{OpenError, Options, journal};
 
 /// "Once" in ASCII. `file` and `sqlite3` show it; a database with another one belongs to another program.
 pub(crate) const APPLICATION_ID: i64 = 0x4f6e_6365;
@@ -43,7 +43,8 @@ const TABLES: &str = "
         value INTEGER NOT NULL
     ) STRICT;
     INSERT INTO meta (name, value)
-        VALUES ('versions_reserved', 0), ('journal_identity', random()), ('journal_folded', 0);
+        VALUES ('versions_reserved', 0), ('journal_identity', random()), ('journal_folded', 0),
+            ('journal_in_use', 0);
 ";
 
 /// The first schema kept expiries to the minute.
@@ -54,7 +55,8 @@ const FROM_1_TO_2: &str = "
 
 /// The second schema had no journal beside it. A version that does not know of one must not open the file any more.
 const FROM_2_TO_3: &str = "
-    INSERT INTO meta (name, value) VALUES ('journal_identity', random()), ('journal_folded', 0);
+    INSERT INTO meta (name, value)
+        VALUES ('journal_identity', random()), ('journal_folded', 0), ('journal_in_use', 0);
 ";
 
 /// Opens the file for writing, and makes it a store if it is new. A file that is not a store is left as it is.
@@ -86,6 +88,9 @@ pub(crate) fn open_writer(path: &Path, options: &Options) -> Result<Connection, 
             problem: "it cannot be written".to_owned(),
             advice: "give this user the right to write the file and its directory",
         });
+    }
+    if let Found::Nothing | Found::Store(1 | 2) = found {
+        journal::refuse_any(path)?;
     }
     configure(&connection, path, options, options.cache_bytes)?;
     empty_log(&connection, path).map_err(failed)?;
@@ -139,6 +144,8 @@ pub(crate) struct Noted {
     pub folded: u64,
     /// The highest version that the database knows of.
     pub version: u64,
+    /// Whether there must be a journal: the store was not closed.
+    pub in_use: bool,
 }
 
 pub(crate) fn noted(connection: &Connection) -> rusqlite::Result<Noted> {
@@ -148,7 +155,24 @@ pub(crate) fn noted(connection: &Connection) -> rusqlite::Result<Noted> {
         identity: note("journal_identity")?,
         folded: note("journal_folded")?,
         version: note("versions_reserved")?,
+        in_use: note("journal_in_use")? != 0,
     })
+}
+
+/// Whether the journal beside the database is part of it.
+#[derive(Debug, Clone, Copy)]
+pub(crate) enum JournalUse {
+    Begins,
+    IsOver,
+}
+
+/// Notes it, durably.
+pub(crate) fn note_journal(connection: &Connection, used: JournalUse) -> rusqlite::Result<()> {
+    let value = match used {
+        JournalUse::Begins => 1,
+        JournalUse::IsOver => 0,
+    };
+    connection.execute("UPDATE meta SET value = ?1 WHERE name = 'journal_in_use'", [value]).map(drop)
 }
 
 /// What a file is.

@@ -23,6 +23,7 @@ use crate::queue::{Queue, Weight};
 use crate::reader::{self, Load};
 use crate::recent::{Recent, Table};
 use crate::scan::{self, Listing};
+use crate::schema::JournalUse;
 use crate::statistics::Counters;
 use crate::writer::Writer;
 use crate::{OpenError, Options, error, schema};
@@ -84,7 +85,7 @@ impl Threads {
             limit: options.batch_weight(),
             journal,
             recent: recent.clone(),
-            journal_bytes: options.journal_bytes,
+            journal_bytes: options.journal_bytes as u64,
             fold_after: options.fold_after,
             version,
             clock: options.clock.clone(),
@@ -132,7 +133,7 @@ struct Ready {
 fn ready(connection: &mut Connection, path: &Path, options: &Options) -> Result<Ready, OpenError> {
     let failed = |error: rusqlite::Error| OpenError::failed(path, &error);
     let noted = schema::noted(connection).map_err(failed)?;
-    let left = journal::read(path, noted.identity, noted.folded)?;
+    let left = journal::read(path, &noted)?;
     let length = LogLength::default();
     length.watch(connection).map_err(failed)?;
     let highest = left.latest.values().map(|latest| latest.version.as_number()).max();
@@ -154,6 +155,7 @@ fn ready(connection: &mut Connection, path: &Path, options: &Options) -> Result<
             problem: format!("its journal beside it: {error}"),
             advice: "give this user the right to write in its directory",
         })?;
+    schema::note_journal(connection, JournalUse::Begins).map_err(failed)?;
     Ok(Ready { journal, version: noted.version.max(highest.unwrap_or(0)), length })
 }
 

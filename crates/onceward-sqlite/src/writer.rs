@@ -21,7 +21,7 @@ use crate::recent::Recent;
 use crate::statistics::Counters;
 
 /// So many times as much as is folded at once may wait to be folded: beyond that, writers wait.
-const FULL: usize = 4;
+const FULL: u64 = 4;
 
 pub(crate) struct Writer {
     pub path: PathBuf,
@@ -30,7 +30,7 @@ pub(crate) struct Writer {
     pub journal: Journal,
     pub recent: Arc<Recent>,
     /// From how many bytes on the journal is folded into the database.
-    pub journal_bytes: usize,
+    pub journal_bytes: u64,
     /// When it is folded at the latest.
     pub fold_after: Duration,
     /// The highest version that was ever given.
@@ -53,7 +53,7 @@ impl Writer {
         };
         let (mut jobs, mut now) = (VecDeque::new(), Timestamp::from_micros(0));
         loop {
-            let patience = if self.recent.is_empty() { Duration::MAX } else { self.fold_after };
+            let patience = if self.recent.can_be_sealed() { self.fold_after } else { Duration::MAX };
             let taken = self.queue.take_within(patience, self.limit, &mut jobs);
             while !jobs.is_empty() {
                 match self.apply(&mut jobs, &mut batch) {
@@ -71,12 +71,12 @@ impl Writer {
             // A sync has failed elsewhere: the journal is the only copy that can be trusted, and stays.
             return;
         }
-        let all = self.recent.wait_until_it_can_be_sealed().is_ok();
-        if all {
-            self.fold();
+        if let Err(error) = self.recent.wait_until_it_can_be_sealed() {
+            tracing::warn!(%error, "the journal is left for the next start");
         }
+        self.fold();
         self.recent.close();
-        if end_the_others() == Ended::Complete && all {
+        if end_the_others() == Ended::Complete {
             // One that stays says nothing new to the next start.
             if let Err(error) = self.journal.remove() {
                 tracing::warn!(%error, path = ?self.path, "the journal could not be removed");
@@ -95,7 +95,12 @@ impl Writer {
             jobs.drain(..).for_each(|job| job.fail(error.clone()));
             return Ok(self.clock.now());
         }
-        batch.decide(jobs, &self.recent, self.limit.bytes);
+        if let Err(error) = batch.decide(jobs, &self.recent, self.limit.bytes) {
+            // Every later look would show the past.
+            let reason = error::explain(&error, &self.path);
+            tracing::error!(reason, "the store has stopped");
+            return Err(self.stop(jobs, batch, &reason, StoreError::Unavailable { reason: reason.clone() }));
+        }
         if !batch.frame.is_empty() {
             match self.journal.append(&mut batch.frame) {
                 Ok(()) => {}
@@ -108,11 +113,8 @@ impl Writer {
                     let message = error::fatal(&error, &self.path);
                     (self.on_fatal)(&message);
                     tracing::error!(message, "the store has stopped");
-                    batch.fail(&StoreError::Ambiguous { reason: message.clone() });
-                    jobs.drain(..)
-                        .for_each(|job| job.fail(StoreError::Unavailable { reason: message.clone() }));
-                    self.abandon(&message);
-                    return Err(Stopped);
+                    let unknown = StoreError::Ambiguous { reason: message.clone() };
+                    return Err(self.stop(jobs, batch, &message, unknown));
                 }
             }
         }
@@ -122,12 +124,25 @@ impl Writer {
         Ok(now)
     }
 
+    /// Answers everybody, and takes nothing more.
+    fn stop(
+        &self,
+        jobs: &mut VecDeque<Job>,
+        batch: &mut Batch<'_>,
+        reason: &str,
+        error: StoreError,
+    ) -> Stopped {
+        batch.fail(&error);
+        jobs.drain(..).for_each(|job| job.fail(StoreError::Unavailable { reason: reason.to_owned() }));
+        self.abandon(reason);
+        Stopped
+    }
+
     /// Waits while too much is not in the database yet, unless that may take long.
     fn make_room(&mut self) -> Result<(), StoreError> {
         let fill = self.recent.fill();
-        if fill.bytes < FULL * self.journal_bytes
-            && self.journal.bytes() < (2 * FULL * self.journal_bytes) as u64
-        {
+        let (bytes, limit) = (fill.bytes as u64, FULL * self.journal_bytes);
+        if bytes < limit && self.journal.bytes() < 2 * limit {
             return Ok(());
         }
         self.recent.wait_until_it_can_be_sealed()?;
@@ -137,7 +152,7 @@ impl Writer {
 
     fn fold_if_due(&mut self, now: Timestamp) {
         let fill = self.recent.fill();
-        let full = fill.bytes >= self.journal_bytes || self.journal.bytes() >= 2 * self.journal_bytes as u64;
+        let full = fill.bytes as u64 >= self.journal_bytes || self.journal.bytes() >= 2 * self.journal_bytes;
         if full || fill.wanted || fill.since.is_some_and(|since| now >= since.after(self.fold_after)) {
             self.fold();
         }

@@ -13,10 +13,10 @@ use std::process::Command;
 use std::sync::{Arc, Mutex};
 
 use onceward::RecordId;
-use onceward::store::{Store, StoreError, Version};
+use onceward::store::{Due, Scan, Store, StoreError, Version, Which};
 use onceward_sqlite::{FatalHook, Options, SqliteStore};
 use onceward_testkit::sample;
-use support::{applied, block_on, open, put};
+use support::{applied, block_on, open, put, submit};
 
 /// What stands in for the disk.
 const SHIM: &str = include_str!("support/disk.c");
@@ -199,4 +199,73 @@ fn a_child_opens_and_reads() {
         Err(error) => println!("refused: {error}"),
         Ok(store) => println!("read: {}", block_on(store.load(sample::id(1))).unwrap().record.is_some()),
     }
+}
+
+#[test]
+fn a_record_that_found_no_space_leaves_the_space_to_what_needs_less() {
+    let directory = tempfile::tempdir().unwrap();
+    let shim = compile_shim(directory.path());
+    let path = directory.path().join("onceward.db");
+    let mut child = support::child("a_child_writes_more_than_there_is_space_for", &path);
+    let output =
+        child.env("LD_PRELOAD", &shim).env("DISK_FULL_BEYOND", (4 << 20).to_string()).output().unwrap();
+    let (said, errors) = (String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
+    assert!(output.status.success() && said.contains("the small one was written"), "{said}{errors}");
+}
+
+#[test]
+fn a_child_writes_more_than_there_is_space_for() {
+    let Some(path) = support::child_path() else { return };
+    let store = open(&path);
+    put(&store, sample::id(1), None, sample::record("small"));
+    let mut large = sample::record("large");
+    large.subject.route = "r".repeat(8 << 20);
+    let refused = block_on(store.swap(sample::id(2), None, large));
+    assert!(
+        matches!(&refused, Err(StoreError::Unavailable { reason }) if reason.contains("is full")),
+        "{refused:?}"
+    );
+    for part in [0, 1] {
+        let length = path.with_extension(format!("db.journal-{part}")).metadata().unwrap().len();
+        assert!(length <= 1 << 20, "the journal keeps {length} bytes");
+    }
+    put(&store, sample::id(3), None, sample::record("small"));
+    println!("the small one was written");
+}
+
+#[test]
+fn a_hook_that_drops_the_last_handle_on_the_thread_that_folds_does_not_wait_for_itself() {
+    let directory = tempfile::tempdir().unwrap();
+    let shim = compile_shim(directory.path());
+    let mut child =
+        support::child("a_child_drops_its_store_in_the_hook", &directory.path().join("onceward.db"));
+    child.env("LD_PRELOAD", &shim).env("FAIL_SYNCS_WHILE", directory.path().join("failing"));
+    let output = child.output().unwrap();
+    let said = String::from_utf8_lossy(&output.stdout);
+    assert!(said.contains("the hook is through"), "{said}{}", String::from_utf8_lossy(&output.stderr));
+}
+
+#[test]
+fn a_child_drops_its_store_in_the_hook() {
+    let Some(path) = support::child_path() else { return };
+    let last: Arc<Mutex<Option<SqliteStore>>> = Arc::default();
+    let (through, wait) = std::sync::mpsc::sync_channel(1);
+    let slot = last.clone();
+    let on_fatal: FatalHook = Arc::new(move |_: &str| {
+        let store = slot.lock().unwrap().take();
+        drop(store);
+        through.send(()).unwrap();
+    });
+    let options =
+        Options { on_fatal, fold_after: std::time::Duration::from_millis(10), ..Options::default() };
+    let store = SqliteStore::open(path, options).unwrap();
+    // From now on syncs fail; that of a fold is the first that is tried.
+    put(&store, sample::id(1), None, sample::record("k"));
+    *last.lock().unwrap() = Some(store);
+    std::fs::File::create(std::env::var_os("FAIL_SYNCS_WHILE").unwrap()).unwrap();
+    if let Some(store) = &*last.lock().unwrap() {
+        drop(submit(&mut store.scan(Scan { which: Which::Due(Due::Leases), after: None, limit: 0 })));
+    }
+    wait.recv().unwrap();
+    println!("the hook is through");
 }

@@ -178,7 +178,7 @@ fn a_journal_beside_another_database_or_an_older_one_is_refused() {
     for part in [0, 1] {
         std::fs::copy(journal(&left, part), journal(&old, part)).unwrap();
     }
-    refused(&old, &["backup", "remove both parts"]);
+    refused(&old, &["backup", "empty both parts"]);
 
     let other = directory.path().join("other/onceward.db");
     std::fs::create_dir(other.parent().unwrap()).unwrap();
@@ -187,9 +187,13 @@ fn a_journal_beside_another_database_or_an_older_one_is_refused() {
     std::fs::copy(journal(&left, 1), journal(&other, 1)).unwrap();
     refused(&other, &["belongs to another database"]);
 
+    // A database that is not there yet has no journal either.
+    std::fs::remove_file(&other).unwrap();
+    refused(&other, &["belongs to another database"]);
+
     // As it was told to.
     for path in [old, other] {
-        [0, 1].iter().for_each(|part| std::fs::remove_file(journal(&path, *part)).unwrap());
+        [0, 1].iter().for_each(|part| std::fs::write(journal(&path, *part), "").unwrap());
         drop(open(&path));
     }
 }

@@ -59,6 +59,8 @@ pub(crate) struct Frame {
 
 const PUT: u8 = 1;
 const FORGOTTEN: u8 = 2;
+/// Stands after the last change. Without it, a write that failed just before zeros that were to be written could look whole.
+const END: u8 = 0xff;
 
 impl Frame {
     pub(crate) fn clear(&mut self) {
@@ -86,6 +88,7 @@ impl Frame {
 
     /// The batch as it goes to the disk.
     pub(crate) fn seal(&mut self, place: Place) -> &[u8] {
+        self.bytes.push(END);
         let (header, changes) = self.bytes.split_at_mut(HEADER);
         header[0..8].copy_from_slice(&MAGIC);
         header[8..16].copy_from_slice(&place.identity.to_le_bytes());
@@ -149,7 +152,11 @@ fn checksum(header: &[u8], changes: &[u8]) -> [u8; 16] {
 /// Reads the changes of a batch whose checksum was right. `None` if another program, or a newer version, wrote them.
 pub(crate) fn changes(mut bytes: &[u8]) -> Option<Vec<(RecordId, Latest)>> {
     let mut changes = Vec::new();
-    while let Some((&kind, rest)) = bytes.split_first() {
+    loop {
+        let (&kind, rest) = bytes.split_first()?;
+        if kind == END {
+            return rest.is_empty().then_some(changes);
+        }
         let (id, rest) = rest.split_first_chunk()?;
         let (version, rest) = rest.split_first_chunk()?;
         let version = Version::from_number(u64::from_le_bytes(*version));
@@ -161,7 +168,6 @@ pub(crate) fn changes(mut bytes: &[u8]) -> Option<Vec<(RecordId, Latest)>> {
         changes.push((RecordId::from_bytes(*id), Latest { version, row }));
         bytes = rest;
     }
-    Some(changes)
 }
 
 fn row(bytes: &[u8]) -> Option<(Row, &[u8])> {
@@ -249,7 +255,8 @@ mod tests {
         let length = u32::from_le_bytes(whole[28..32].try_into().unwrap()) as usize;
         let body = &whole[HEADER..HEADER + length];
         let ends: Vec<_> = (0..=length).filter(|end| changes(&body[..*end]).is_some()).collect();
-        assert_eq!(ends.len(), 1 + few.len(), "only where a change ends: {ends:?}");
+        assert_eq!(ends, [length]);
         assert_eq!(changes(&[3; 25]), None);
+        assert_eq!(changes(&[body, &[0]].concat()), None);
     }
 }

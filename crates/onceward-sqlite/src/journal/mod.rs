@@ -16,7 +16,7 @@ use std::path::{Path, PathBuf};
 use frame::Place;
 
 pub(crate) use frame::{Frame, Latest};
-pub(crate) use recover::read;
+pub(crate) use recover::{read, refuse_any};
 
 /// A file becomes longer by at least so much at a time, of zeros: writing into what is there needs no change of the file
 /// system's own records, which is half of what a sync costs.

@@ -7,12 +7,13 @@
 use std::collections::HashMap;
 use std::fs::File;
 use std::io::{self, Read, Seek, SeekFrom};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use onceward::RecordId;
 
 use super::frame::{self, BLOCK, HEADER, Header, Latest};
 use crate::OpenError;
+use crate::schema::Noted;
 
 /// What is to be folded into the database before anything is answered.
 #[derive(Debug, Default)]
@@ -22,8 +23,20 @@ pub(crate) struct Left {
     pub generation: u64,
 }
 
-/// Reads the journal of a database that has this identity and holds everything up to the generation `folded`.
-pub(crate) fn read(store: &Path, identity: u64, folded: u64) -> Result<Left, OpenError> {
+/// Makes sure that there is no journal: the database beside it cannot have one yet.
+pub(crate) fn refuse_any(store: &Path) -> Result<(), OpenError> {
+    let is_there = |path: &PathBuf| path.metadata().is_ok_and(|found| found.len() > 0);
+    match super::paths(store).into_iter().find(is_there) {
+        None => Ok(()),
+        Some(path) => Err(OpenError::Journal { path, problem: OF_ANOTHER.to_owned() }),
+    }
+}
+
+const OF_ANOTHER: &str = "belongs to another database: put that one back, or move this file away";
+
+/// Reads the journal of a database, from where the database ends.
+pub(crate) fn read(store: &Path, noted: &Noted) -> Result<Left, OpenError> {
+    let Noted { identity, folded, .. } = *noted;
     let mut generations = Vec::new();
     for path in super::paths(store) {
         let failed = |error: io::Error| OpenError::Journal {
@@ -32,6 +45,12 @@ pub(crate) fn read(store: &Path, identity: u64, folded: u64) -> Result<Left, Ope
         };
         let mut file = match File::open(&path) {
             Ok(file) => Reader { length: file.metadata().map_err(failed)?.len(), file },
+            Err(error) if error.kind() == io::ErrorKind::NotFound && noted.in_use => {
+                let problem = "is missing, and the store was not closed: it held what was written last. Put it back; or, to \
+                               go on without that, and execute again what is retried of it, make an empty file in its place"
+                    .to_owned();
+                return Err(OpenError::Journal { path, problem });
+            }
             Err(error) if error.kind() == io::ErrorKind::NotFound => continue,
             Err(error) => return Err(failed(error)),
         };
@@ -48,8 +67,8 @@ pub(crate) fn read(store: &Path, identity: u64, folded: u64) -> Result<Left, Ope
             let [path, _] = super::paths(store);
             let problem = format!(
                 "goes on with part {generation}, and the database ends with part {}: one of them was put back from a \
-                 backup, or a part of the journal was removed. Put back what belongs together; or, to go on without \
-                 what only the journal holds, and execute again what is retried of it, remove both parts of the journal",
+                 backup, or a part of the journal was emptied. Put back what belongs together; or, to go on without \
+                 what only the journal holds, and execute again what is retried of it, empty both parts of the journal",
                 left.generation
             );
             return Err(OpenError::Journal { path, problem });
@@ -85,9 +104,7 @@ impl Reader {
         while let Some((header, body)) = self.batch(at)? {
             let place = header.place;
             if place.identity != identity {
-                return Err(Trouble::Found(
-                    "belongs to another database: put that one back, or move this file away".to_owned(),
-                ));
+                return Err(Trouble::Found(OF_ANOTHER.to_owned()));
             }
             let expected =
                 last.map_or((place.generation, 0), |(generation, sequence)| (generation, sequence + 1));

@@ -1,7 +1,8 @@
 /* Stands in for the disk: a library that is loaded before the C library. The gateway's tests use it, too.
  *
  * Syncs fail from the n-th on, where FAIL_SYNCS_FROM names n, and while the file exists that FAIL_SYNCS_WHILE names.
- * Writes to files find no space while the file exists that DISK_FULL_WHILE names. */
+ * Writes to files find no space while the file exists that DISK_FULL_WHILE names, and beyond the length that
+ * DISK_FULL_BEYOND names. */
 
 #define _GNU_SOURCE
 #include <dlfcn.h>
@@ -24,9 +25,10 @@ static int sync_fails(void) {
     return (from && atomic_fetch_add(&syncs, 1) + 1 >= atol(from)) || exists("FAIL_SYNCS_WHILE");
 }
 
-static int disk_is_full(int fd) {
+static int disk_is_full(int fd, off_t end) {
     struct stat file;
-    return exists("DISK_FULL_WHILE") && fstat(fd, &file) == 0 && S_ISREG(file.st_mode);
+    const char *beyond = getenv("DISK_FULL_BEYOND");
+    return (exists("DISK_FULL_WHILE") || (beyond && end > atol(beyond))) && fstat(fd, &file) == 0 && S_ISREG(file.st_mode);
 }
 
 #define REFUSE(condition, error) if (condition) { errno = error; return -1; }
@@ -46,18 +48,18 @@ int fdatasync(int fd) {
 
 ssize_t write(int fd, const void *bytes, size_t count) {
     REAL(ssize_t (*)(int, const void *, size_t), "write");
-    REFUSE(disk_is_full(fd), ENOSPC);
+    REFUSE(disk_is_full(fd, lseek(fd, 0, SEEK_CUR) + (off_t)count), ENOSPC);
     return real(fd, bytes, count);
 }
 
 ssize_t pwrite(int fd, const void *bytes, size_t count, off_t at) {
     REAL(ssize_t (*)(int, const void *, size_t, off_t), "pwrite");
-    REFUSE(disk_is_full(fd), ENOSPC);
+    REFUSE(disk_is_full(fd, (off_t)(at + count)), ENOSPC);
     return real(fd, bytes, count, at);
 }
 
 ssize_t pwrite64(int fd, const void *bytes, size_t count, off64_t at) {
     REAL(ssize_t (*)(int, const void *, size_t, off64_t), "pwrite64");
-    REFUSE(disk_is_full(fd), ENOSPC);
+    REFUSE(disk_is_full(fd, (off_t)(at + count)), ENOSPC);
     return real(fd, bytes, count, at);
 }

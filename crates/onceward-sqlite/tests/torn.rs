@@ -30,6 +30,15 @@ fn bytes(path: &Path) -> [Option<Vec<u8>>; 4] {
     FILES.map(|suffix| std::fs::read(beside(path, suffix)).ok())
 }
 
+/// It is in shared memory, which a crash empties.
+fn forget_the_index(path: &Path) {
+    let index = beside(path, "-shm");
+    if index.exists() {
+        std::fs::remove_file(index).unwrap();
+    }
+}
+
+/// Any sectors of the new bytes, and the old ones elsewhere; sometimes the file had not become longer.
 fn torn(before: &[u8], after: &[u8], random: &mut Random) -> Vec<u8> {
     let (few, length) =
         (1 + random.next() % 8, if random.next() % 4 == 0 { before.len() } else { after.len() });
@@ -46,14 +55,14 @@ fn torn(before: &[u8], after: &[u8], random: &mut Random) -> Vec<u8> {
 #[test]
 fn nothing_acknowledged_is_lost_to_crashes_in_a_row_that_tear_the_last_batch() {
     let (mut whole, mut none) = (0, 0);
-    for seed in 0..12 {
+    for seed in 0..3 {
         let mut random = Random::seeded(0xbad + seed);
         let directory = tempfile::tempdir().unwrap();
         let mut path = directory.path().join("0/onceward.db");
         std::fs::create_dir_all(path.parent().unwrap()).unwrap();
         let mut stands: BTreeMap<u64, Version> = BTreeMap::new();
         let mut highest = Version::from_number(0);
-        for round in 1..60 {
+        for round in 1..30 {
             let store = slow(&path);
             let step = |random: &mut Random, stands: &mut BTreeMap<u64, Version>, highest: &mut Version| {
                 let n = random.next() % 12;
@@ -98,7 +107,7 @@ fn nothing_acknowledged_is_lost_to_crashes_in_a_row_that_tear_the_last_batch() {
                     let Some(left) = left else { continue };
                     std::fs::write(beside(&path, suffix), left).unwrap();
                 }
-                let _ = std::fs::remove_file(beside(&path, "-shm"));
+                forget_the_index(&path);
             }
             let store = slow(&path);
             for n in 0..12 {
@@ -127,7 +136,7 @@ fn nothing_acknowledged_is_lost_to_crashes_in_a_row_that_tear_the_last_batch() {
                 let Some(left) = left else { continue };
                 std::fs::write(beside(&path, suffix), left).unwrap();
             }
-            let _ = std::fs::remove_file(beside(&path, "-shm"));
+            forget_the_index(&path);
         }
     }
     println!("{whole} batches were whole, {none} were not");
