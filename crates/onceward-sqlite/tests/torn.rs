@@ -41,7 +41,7 @@ fn forget_the_index(path: &Path) {
 /// Any sectors of the new bytes, and the old ones elsewhere; sometimes the file had not become longer.
 fn torn(before: &[u8], after: &[u8], random: &mut Random) -> Vec<u8> {
     let (few, length) =
-        (1 + random.next() % 8, if random.next() % 4 == 0 { before.len() } else { after.len() });
+        (1 + random.next() % 8, if random.next().is_multiple_of(4) { before.len() } else { after.len() });
     let mut mixed = after[..length].to_vec();
     for (n, sector) in mixed.chunks_mut(512).enumerate() {
         if random.next() % 8 < few {
@@ -69,7 +69,7 @@ fn nothing_acknowledged_is_lost_to_crashes_in_a_row_that_tear_the_last_batch() {
                 let mut record = sample::record("k");
                 record.subject.route = "r".repeat(usize::try_from(random.next() % 20_000).unwrap());
                 match stands.get(&n).copied() {
-                    Some(version) if random.next() % 3 == 0 => {
+                    Some(version) if random.next().is_multiple_of(3) => {
                         assert_eq!(block_on(store.forget(vec![(sample::id(n), version)])), Ok(1));
                         stands.remove(&n);
                     }
@@ -84,7 +84,7 @@ fn nothing_acknowledged_is_lost_to_crashes_in_a_row_that_tear_the_last_batch() {
             };
             for _ in 0..random.next() % 6 {
                 step(&mut random, &mut stands, &mut highest);
-                if random.next() % 3 == 0 {
+                if random.next().is_multiple_of(3) {
                     fold(&store);
                 }
             }
