@@ -115,9 +115,9 @@ impl<'c> Folder<'c> {
     /// Writes a table into the database, durably.
     pub(crate) fn fold(&mut self, table: &Table) -> rusqlite::Result<()> {
         let mut changes: Vec<_> = table.latest.iter().collect();
-        // New rows are numbered in the order of their claims, as far as that is known.
-        changes.sort_unstable_by_key(|(_, latest)| latest.version);
-        let highest = changes.last().map_or(0, |(_, latest)| column(latest.version));
+        // So each page of the index on ids is written in one part only, and not in every one.
+        changes.sort_unstable_by_key(|(id, _)| id.as_bytes());
+        let highest = changes.iter().map(|(_, latest)| column(latest.version)).max().unwrap_or(0);
         let mut rest = changes.as_slice();
         loop {
             let (part, later) = rest.split_at(part(rest));
