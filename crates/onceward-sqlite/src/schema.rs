@@ -14,11 +14,11 @@ pub(crate) const APPLICATION_ID: i64 = 0x4f6e_6365;
 /// Rises with every change of the tables.
 pub(crate) const SCHEMA: i64 = 3;
 
-/// `number` is the order of the first claims, but for those that came within a second or so of each other. New rows go to the end of the table, where their neighbours have just been
-/// written too; only the index on `id` is written all over. `state` is the record's state by name. `due_at` is when the
-/// record is due, in microseconds since 1970: the lapse of the lease, the next look of reconciliation, or the expiry,
-/// depending on the state, and each has an index of its own. `record` is everything, as `onceward::codec` writes it; the
-/// other columns repeat what is searched for.
+/// `number` is the order of the first claims, but for those that came within a second or so of each other. New rows go to
+/// the end of the table, where their neighbours have just been written too; only the index on `id` is written all over.
+/// `state` is the record's state by name. `due_at` is when the record is due, in microseconds since 1970: the lapse of the
+/// lease, the next look of reconciliation, or the expiry, depending on the state, and each has an index of its own. `record`
+/// is everything, as `onceward::codec` writes it; the other columns repeat what is searched for.
 ///
 /// Expiries are spread over half an hour or more, and an index in their exact order would be written all over too. It is
 /// kept to spans of 2³⁰ µs instead, which are eighteen minutes: within a span rows stand in the order of their claims, so
