@@ -118,7 +118,7 @@ fn a_batch_that_was_cut_off_anywhere_is_as_if_it_had_never_been_and_those_before
         (0..2).map(|part| journal(&left, part)).find(|file| file.metadata().unwrap().len() > 0).unwrap();
     let whole = std::fs::read(&part).unwrap();
     let clean = cut_off(&store, &directory.path().join("clean"));
-    let last = 4096 + 48 + u32::from_le_bytes(whole[4096 + 28..4096 + 32].try_into().unwrap()) as usize;
+    let last = 4096 + 52 + u32::from_le_bytes(whole[4096 + 32..4096 + 36].try_into().unwrap()) as usize;
     for kept in [0, 1, 47, 48, 100, last - 4096 - 1] {
         // Zeros, as of a block that was never written, and the file's end.
         for length in [whole.len(), 4096 + kept] {
@@ -232,4 +232,34 @@ fn of_many_who_claim_one_key_while_the_journal_is_folded_all_the_time_one_wins()
         runtime.block_on(caller).unwrap();
     }
     assert_eq!((won.lock().unwrap().len(), listed(&store)), (300, 300));
+}
+
+#[test]
+fn the_last_batch_of_a_part_that_the_other_part_goes_on_from_was_confirmed_too() {
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("onceward.db");
+    let clock = Arc::new(VirtualClock::standing_at(sample::START));
+    let fold_after = Duration::from_secs(3_600);
+    let options = Options { clock, fold_after, lock_wait: Duration::ZERO, ..Options::default() };
+    let store = SqliteStore::open(&path, options).unwrap();
+    let other = rusqlite::Connection::open(&path).unwrap();
+    other.execute_batch("BEGIN IMMEDIATE").unwrap();
+    for n in 1..=2 {
+        put(&store, sample::id(n), None, sample::record("k"));
+    }
+    // The first part is to be folded, and cannot be.
+    block_on(store.scan(Scan { which: Which::Filter(Filter::default()), after: None, limit: 1 }))
+        .unwrap_err();
+    put(&store, sample::id(3), None, sample::record("k"));
+    let left = cut_off(&store, &directory.path().join("left"));
+    other.execute_batch("ROLLBACK").unwrap();
+    let first =
+        (0..2).map(|part| journal(&left, part)).find(|file| std::fs::read(file).unwrap()[4096] != 0).unwrap();
+    let mut bytes = std::fs::read(&first).unwrap();
+    bytes[4096 + 60] ^= 1;
+    std::fs::write(&first, &bytes).unwrap();
+    refused(&left, &["is damaged", "look at the disk"]);
+    bytes[4096 + 60] ^= 1;
+    std::fs::write(&first, &bytes).unwrap();
+    assert_eq!(listed(&open(&left)), 3);
 }

@@ -30,8 +30,12 @@ fn bytes(path: &Path) -> [Option<Vec<u8>>; 4] {
     FILES.map(|suffix| std::fs::read(beside(path, suffix)).ok())
 }
 
-/// It is in shared memory, which a crash empties.
-fn forget_the_index(path: &Path) {
+/// Puts files back as a process that was killed left them. The index is in shared memory, which a crash empties.
+fn put_back(path: &Path, left: [Option<Vec<u8>>; 4]) {
+    for (suffix, left) in FILES.iter().zip(left) {
+        let Some(left) = left else { continue };
+        std::fs::write(beside(path, suffix), left).unwrap();
+    }
     let index = beside(path, "-shm");
     if index.exists() {
         std::fs::remove_file(index).unwrap();
@@ -103,11 +107,7 @@ fn nothing_acknowledged_is_lost_to_crashes_in_a_row_that_tear_the_last_batch() {
                 let store = slow(&path);
                 let left = bytes(store.path());
                 drop(store);
-                for (suffix, left) in FILES.iter().zip(left) {
-                    let Some(left) = left else { continue };
-                    std::fs::write(beside(&path, suffix), left).unwrap();
-                }
-                forget_the_index(&path);
+                put_back(&path, left);
             }
             let store = slow(&path);
             for n in 0..12 {
@@ -132,11 +132,7 @@ fn nothing_acknowledged_is_lost_to_crashes_in_a_row_that_tear_the_last_batch() {
             assert_eq!(block_on(store.scan(all)).unwrap().entries.len(), stands.len());
             let left = bytes(store.path());
             drop(store);
-            for (suffix, left) in FILES.iter().zip(left) {
-                let Some(left) = left else { continue };
-                std::fs::write(beside(&path, suffix), left).unwrap();
-            }
-            forget_the_index(&path);
+            put_back(&path, left);
         }
     }
     println!("{whole} batches were whole, {none} were not");

@@ -4,10 +4,10 @@
 //!  0  magic        8 bytes
 //!  8  identity     8 bytes   of the database that the journal belongs to
 //! 16  generation   8 bytes   rises whenever the journal goes on in its other file
-//! 24  sequence     4 bytes   the place of the batch in its generation, from 0
-//! 28  length       4 bytes   of the changes
-//! 32  checksum    16 bytes   of all of the above and of the changes
-//! 48  the changes
+//! 24  sequence     8 bytes   of the batch since the store was opened, from 0, through all generations
+//! 32  length       4 bytes   of the changes
+//! 36  checksum    16 bytes   of all of the above and of the changes
+//! 52  the changes
 //! ```
 //!
 //! Numbers are little-endian. The identity is random and leaves the files nowhere, so that nobody can write a reply whose
@@ -21,7 +21,9 @@ use crate::job::{Row, Stored};
 
 /// A batch begins at a multiple of this, so that writing the next one touches no block that holds an acknowledged one.
 pub(crate) const BLOCK: usize = 4_096;
-pub(crate) const HEADER: usize = 48;
+pub(crate) const HEADER: usize = 52;
+/// So much of the header is before its checksum.
+const COVERED: usize = 36;
 const MAGIC: [u8; 8] = *b"OnceJrn1";
 
 /// Which batch of which journal.
@@ -29,7 +31,7 @@ const MAGIC: [u8; 8] = *b"OnceJrn1";
 pub(crate) struct Place {
     pub identity: u64,
     pub generation: u64,
-    pub sequence: u32,
+    pub sequence: u64,
 }
 
 /// What became of an id, and at which version. Without a row it was forgotten.
@@ -93,10 +95,10 @@ impl Frame {
         header[0..8].copy_from_slice(&MAGIC);
         header[8..16].copy_from_slice(&place.identity.to_le_bytes());
         header[16..24].copy_from_slice(&place.generation.to_le_bytes());
-        header[24..28].copy_from_slice(&place.sequence.to_le_bytes());
-        header[28..32].copy_from_slice(&length(changes).to_le_bytes());
-        let checksum = checksum(&header[..32], changes);
-        header[32..48].copy_from_slice(&checksum);
+        header[24..32].copy_from_slice(&place.sequence.to_le_bytes());
+        header[32..COVERED].copy_from_slice(&length(changes).to_le_bytes());
+        let checksum = checksum(&header[..COVERED], changes);
+        header[COVERED..].copy_from_slice(&checksum);
         self.bytes.resize(self.bytes.len().next_multiple_of(BLOCK), 0);
         &self.bytes
     }
@@ -125,7 +127,7 @@ impl Header {
         let place = Place {
             identity: u64::from_le_bytes(*identity),
             generation: u64::from_le_bytes(*generation),
-            sequence: u32::from_le_bytes(*sequence),
+            sequence: u64::from_le_bytes(*sequence),
         };
         let checksum = rest.try_into().ok()?;
         (*magic == MAGIC).then_some(Self { place, length: u32::from_le_bytes(*length), checksum })
@@ -133,7 +135,7 @@ impl Header {
 
     /// Whether these are the bytes that were written.
     pub(crate) fn covers(&self, header: &[u8; HEADER], changes: &[u8]) -> bool {
-        changes.len() == self.length as usize && checksum(&header[..32], changes) == self.checksum
+        changes.len() == self.length as usize && checksum(&header[..COVERED], changes) == self.checksum
     }
 
     /// How many bytes of the file the batch takes.
@@ -239,7 +241,7 @@ mod tests {
     fn a_batch_of_which_any_byte_has_changed_is_not_read() {
         let few: Vec<_> = samples().into_iter().take(2).collect();
         let whole = sealed(&few);
-        let length = u32::from_le_bytes(whole[28..32].try_into().unwrap()) as usize;
+        let length = u32::from_le_bytes(whole[32..36].try_into().unwrap()) as usize;
         for at in 0..HEADER + length {
             let mut bytes = whole.clone();
             bytes[at] ^= 1;
@@ -252,7 +254,7 @@ mod tests {
     fn changes_that_are_cut_short_or_of_another_kind_are_not_read() {
         let few: Vec<_> = samples().into_iter().take(2).collect();
         let whole = sealed(&few);
-        let length = u32::from_le_bytes(whole[28..32].try_into().unwrap()) as usize;
+        let length = u32::from_le_bytes(whole[32..36].try_into().unwrap()) as usize;
         let body = &whole[HEADER..HEADER + length];
         let ends: Vec<_> = (0..=length).filter(|end| changes(&body[..*end]).is_some()).collect();
         assert_eq!(ends, [length]);

@@ -90,7 +90,6 @@ impl Journal {
     /// Goes on at the beginning of the other file. What that one held must be in the database.
     pub(crate) fn turn(&mut self) {
         self.next.generation += 1;
-        self.next.sequence = 0;
         self.at = 0;
     }
 

@@ -1,8 +1,8 @@
 //! What an earlier process left in the journal.
 //!
 //! A batch is written only after the one before it was synced. So a batch that cannot be read is the last one, and was
-//! never acknowledged; if a later one of its generation can be read, the disk has changed what it had confirmed, and
-//! nothing that depends on the journal is guessed.
+//! never acknowledged; if a later one can be read, in its file or in the other, the disk has changed what it had
+//! confirmed, and nothing that depends on the journal is guessed.
 
 use std::collections::HashMap;
 use std::fs::File;
@@ -11,7 +11,7 @@ use std::path::{Path, PathBuf};
 
 use onceward::RecordId;
 
-use super::frame::{self, BLOCK, HEADER, Header, Latest};
+use super::frame::{self, BLOCK, HEADER, Header, Latest, Place};
 use crate::OpenError;
 use crate::schema::Noted;
 
@@ -54,15 +54,17 @@ pub(crate) fn read(store: &Path, noted: &Noted) -> Result<Left, OpenError> {
             Err(error) if error.kind() == io::ErrorKind::NotFound => continue,
             Err(error) => return Err(failed(error)),
         };
-        let found = file.generation(identity, folded).map_err(|trouble| match trouble {
+        let found = file.generation(&path, identity, folded).map_err(|trouble| match trouble {
             Trouble::Read(error) => failed(error),
             Trouble::Found(problem) => OpenError::Journal { path: path.clone(), problem },
         })?;
         generations.extend(found);
     }
-    generations.sort_by_key(|(generation, _)| *generation);
+    generations.sort_by_key(|found| found.generation);
     let mut left = Left { latest: HashMap::new(), generation: folded };
-    for (generation, changes) in generations {
+    let mut before: Option<Generation> = None;
+    for mut found in generations {
+        let generation = found.generation;
         if generation != left.generation + 1 {
             let [path, _] = super::paths(store);
             let problem = format!(
@@ -73,8 +75,13 @@ pub(crate) fn read(store: &Path, noted: &Noted) -> Result<Left, OpenError> {
             );
             return Err(OpenError::Journal { path, problem });
         }
+        if let Some(Generation { path, last, .. }) = before.filter(|before| before.last + 1 != found.first) {
+            return Err(OpenError::Journal { path, problem: damaged(&format!("batch {}", last + 1)) });
+        }
         left.generation = generation;
-        left.latest.extend(changes);
+        let Generation { changes, .. } = &mut found;
+        left.latest.extend(changes.drain(..));
+        before = Some(found);
     }
     Ok(left)
 }
@@ -95,33 +102,54 @@ impl From<io::Error> for Trouble {
     }
 }
 
-type Generation = (u64, Vec<(RecordId, Latest)>);
+/// What a file holds that the database does not.
+struct Generation {
+    path: PathBuf,
+    generation: u64,
+    /// The sequences of its first and its last batch.
+    first: u64,
+    last: u64,
+    changes: Vec<(RecordId, Latest)>,
+}
+
+fn damaged(what: &str) -> String {
+    format!(
+        "is damaged: {what} cannot be read, and a later one can. The disk has changed what it had confirmed: look at the \
+         disk, and put back a copy of the database and its journal"
+    )
+}
 
 impl Reader {
-    /// What a file holds that the database does not.
-    fn generation(&mut self, identity: u64, folded: u64) -> Result<Option<Generation>, Trouble> {
-        let (mut at, mut changes, mut last) = (0, Vec::new(), None);
+    /// Reads batches from the beginning of the file on.
+    fn generation(&mut self, path: &Path, identity: u64, folded: u64) -> Result<Option<Generation>, Trouble> {
+        let (mut at, mut found): (u64, Option<Generation>) = (0, None);
         while let Some((header, body)) = self.batch(at)? {
-            let place = header.place;
-            if place.identity != identity {
+            let Place { identity: whose, generation, sequence } = header.place;
+            if whose != identity {
                 return Err(Trouble::Found(OF_ANOTHER.to_owned()));
             }
-            let expected =
-                last.map_or((place.generation, 0), |(generation, sequence)| (generation, sequence + 1));
-            if place.generation <= folded || (place.generation, place.sequence) != expected {
+            let goes_on = found
+                .as_ref()
+                .is_none_or(|found| (found.generation, found.last + 1) == (generation, sequence));
+            if generation <= folded || !goes_on {
                 break;
             }
-            changes.extend(frame::changes(&body).ok_or_else(|| {
-                Trouble::Found(format!(
-                    "was written by another version (batch {}): run that one",
-                    place.sequence
-                ))
-            })?);
-            last = Some(expected);
+            let changes = frame::changes(&body).ok_or_else(|| {
+                Trouble::Found(format!("was written by another version (batch {sequence}): run that one"))
+            })?;
+            let found = found.get_or_insert_with(|| Generation {
+                path: path.to_owned(),
+                generation,
+                first: sequence,
+                last: sequence,
+                changes: Vec::new(),
+            });
+            found.last = sequence;
+            found.changes.extend(changes);
             at += header.takes();
         }
-        self.ends_at(at, identity, last.map_or(folded + 1, |(generation, _)| generation))?;
-        Ok(last.map(|(generation, _)| (generation, changes)))
+        self.ends_at(at, identity, found.as_ref().map_or(folded + 1, |found| found.generation))?;
+        Ok(found)
     }
 
     /// Makes sure that no batch of this generation, or a later one, stands after the last that could be read.
@@ -132,10 +160,7 @@ impl Reader {
                 && header.place.identity == identity
                 && header.place.generation >= generation
             {
-                return Err(Trouble::Found(format!(
-                    "is damaged: what stands at byte {end} cannot be read, and a later batch can. The disk has changed \
-                     what it had confirmed: look at the disk, and put back a copy of the database and its journal"
-                )));
+                return Err(Trouble::Found(damaged(&format!("what stands at byte {end}"))));
             }
             at += BLOCK as u64;
         }
