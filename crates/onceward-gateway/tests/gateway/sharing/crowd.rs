@@ -142,7 +142,11 @@ impl One {
             };
             match (answer.status, answer.code().as_str()) {
                 (201, _) => return Some(answer),
-                (503, "idempotency_store_unavailable") => tokio::task::yield_now().await,
+                // Nothing was done, and the same key may be sent again: the store was away, or its answer came so late
+                // that nothing could be begun any more.
+                (503, "idempotency_store_unavailable") | (502, "idempotency_upstream_unreachable") => {
+                    tokio::task::yield_now().await;
+                }
                 (409, "idempotency_key_in_progress" | "idempotency_outcome_unknown")
                 | (502 | 504, "idempotency_outcome_unknown" | "idempotency_key_in_progress") => return None,
                 _ => panic!("{key} got {answer:?}"),

@@ -16,6 +16,8 @@ use crate::ledger::Ledger;
 const REQUESTS: usize = 10_000;
 /// Requests at once on one connection; the gateway allows a few more.
 const STREAMS: usize = 250;
+/// Short enough that a test sees leases lapse, and long enough that a busy machine does not.
+const SHORT_LEASE: [&str; 4] = ["--lease", "4s", "--timeout", "2s"];
 
 /// Sends charges with one key over HTTP/2, all at once, and tells the statuses as they come.
 async fn all_at_once(gateways: &[Gateway], key: &'static str, tell: &mpsc::Sender<u16>) {
@@ -73,10 +75,12 @@ async fn three_gateways_of_which_one_is_killed_again_and_again_lose_no_answer_an
     let folder = tempfile::tempdir().unwrap();
     let ledger = Ledger::start(folder.path());
     let store = shared_postgres();
-    let steady = [start(&store, folder.path(), &ledger), start(&store, folder.path(), &ledger)];
+    let start = |listen: &str| {
+        Gateway::spawn(super::on_port(&store, folder.path(), &ledger, listen).args(SHORT_LEASE))
+    };
+    let steady = [start("127.0.0.1:0"), start("127.0.0.1:0")];
     let port = Port::reserve();
-    let third =
-        || Gateway::spawn(&mut super::on_port(&store, folder.path(), &ledger, &port.address.to_string()));
+    let third = || start(&port.address.to_string());
     let mut killed = third();
     let mut crowd = Crowd::of(&[steady[0].address, steady[1].address, port.address]);
     for round in 1..=5 {

@@ -15,9 +15,6 @@ use std::process::Command;
 use crate::harness::{Gateway, onceward};
 use crate::ledger::Ledger;
 
-/// Short enough that a test sees them lapse, and long enough that a busy machine does not.
-const LEASE: [&str; 4] = ["--lease", "4s", "--timeout", "2s"];
-
 /// A gateway on a store that others use too.
 fn on(store: &str, folder: &Path, ledger: &Ledger) -> Command {
     on_port(store, folder, ledger, "127.0.0.1:0")
@@ -28,7 +25,7 @@ fn on_port(store: &str, folder: &Path, ledger: &Ledger, listen: &str) -> Command
     let mut command = onceward(folder);
     let upstream = format!("http://{}", ledger.address);
     command.args(["serve", "--listen", listen, "--admin-listen", "127.0.0.1:0"]);
-    command.args(["--store", store, "--upstream", &upstream, "--scope", "fixed:test"]).args(LEASE);
+    command.args(["--store", store, "--upstream", &upstream, "--scope", "fixed:test"]);
     command
 }
 
