@@ -274,9 +274,9 @@ impl Record {
     }
 
     pub(crate) fn complete(&mut self, at: Moment, reply: &Arc<Reply>) {
-        let kept = self.terms.retention.saturating_add(self.jittered_grace());
+        let (settled_at, kept) = (self.told(at), self.terms.retention.saturating_add(self.jittered_grace()));
         self.state =
-            State::Completed { reply: reply.clone(), settled_at: at.now, expires_at: at.now.after(kept) };
+            State::Completed { reply: reply.clone(), settled_at, expires_at: settled_at.after(kept) };
         // What another tenure claims to have done is not answered by this one: it stays for the operator.
         self.evidence.take_if(|evidence| evidence.fence == self.fence || evidence.reply == *reply);
     }
@@ -287,21 +287,28 @@ impl Record {
             Some(_) => self.terms.retention.saturating_add(self.jittered_grace()),
             None => self.terms.retention.min(RETRYABLE_RETENTION_MAX),
         };
-        self.state = State::FailedRetryable { settled_at: at.now, expires_at: at.now.after(kept) };
+        let settled_at = self.told(at);
+        self.state = State::FailedRetryable { settled_at, expires_at: settled_at.after(kept) };
         self.last_error = Some(cut(error));
     }
 
     pub(crate) fn lose(&mut self, at: Moment, letter: Letter, error: &str) {
-        self.state = State::Unknown { since: at.now, due_at: at.now, probes: 0, letter };
+        self.state = State::Unknown { since: self.told(at), due_at: at.now, probes: 0, letter };
         self.last_error = Some(cut(error));
     }
 
     pub(crate) fn testify(&mut self, at: Moment, fence: Fence, reply: &Arc<Reply>) {
-        self.evidence = Some(Evidence { fence, reply: reply.clone(), at: at.now });
+        self.evidence = Some(Evidence { fence, reply: reply.clone(), at: self.told(at) });
     }
 
     pub(crate) fn judge(&mut self, at: Moment, by: &str, reason: &str) {
-        self.verdict = Some(Verdict { by: cut(by), reason: cut(reason), at: at.now });
+        self.verdict = Some(Verdict { by: cut(by), reason: cut(reason), at: self.told(at) });
+    }
+
+    /// When something happened, as it is told: never before the claim. The store's time is estimated between its answers,
+    /// and the estimate of a claim may be some milliseconds ahead of the next one.
+    fn told(&self, at: Moment) -> Timestamp {
+        at.now.max(self.created_at)
     }
 
     pub(crate) fn empty(&mut self) {

@@ -2,7 +2,7 @@
 
 use onceward::event::{Answer, Decision, Event, Expiry, Moment, Notice, Refusal, Step, Write};
 use onceward::fingerprint::Comparison;
-use onceward::{OnLapse, Record, State};
+use onceward::{OnLapse, Record, State, Timestamp};
 use proptest::prelude::*;
 
 use crate::arbitrary::{Happening, config, happening, moment, owned, record, same_claim, unowned};
@@ -31,6 +31,15 @@ fn is_past_its_window(record: &Record, at: Moment) -> bool {
         }
         State::Expired { .. } => true,
         State::InProgress { .. } | State::Unknown { .. } => false,
+    }
+}
+
+/// Whether that was the time already, and only something else changed.
+fn is_settled_at(record: &Record, then: Timestamp) -> bool {
+    match record.state {
+        State::Completed { settled_at, .. } | State::FailedRetryable { settled_at, .. } => settled_at == then,
+        State::Unknown { since, .. } => since == then,
+        State::InProgress { .. } | State::Expired { .. } => false,
     }
 }
 
@@ -248,6 +257,28 @@ proptest! {
             prop_assert_eq!(&next.terms, &record.terms);
             prop_assert_eq!(next.created_at, record.created_at);
             prop_assert_eq!((next.opened, next.origin), (record.opened, record.origin));
+        }
+    }
+
+    #[test]
+    fn nothing_happens_to_a_record_before_it_was_claimed(record in record(), at in moment(), happening in happening()) {
+        let step = happening.step(Some(&record), at);
+        let Write::Put(next) = &step.write else { return Ok(()) };
+        if next.state != record.state {
+            match next.state {
+                State::Completed { settled_at: then, .. }
+                | State::FailedRetryable { settled_at: then, .. }
+                | State::Unknown { since: then, .. } => {
+                    prop_assert!(then >= next.created_at || is_settled_at(&record, then));
+                }
+                State::InProgress { .. } | State::Expired { .. } => {}
+            }
+        }
+        if let (Some(evidence), true) = (&next.evidence, next.evidence != record.evidence) {
+            prop_assert!(evidence.at >= next.created_at);
+        }
+        if let (Some(verdict), true) = (&next.verdict, next.verdict != record.verdict) {
+            prop_assert!(verdict.at >= next.created_at);
         }
     }
 
