@@ -9,6 +9,13 @@ use crate::Done;
 pub fn cargo(arguments: &[&str]) -> Command {
     let mut command = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
     command.args(arguments).current_dir(root());
+    // What cargo told this program about itself is not meant for others: some dependencies were built anew whenever it
+    // changed, so each turn from `cargo test` to `cargo xtask test` took minutes.
+    let about_this_program = std::env::vars_os().map(|(name, _)| name).filter(|name| {
+        let name = name.to_string_lossy();
+        name == "CARGO_MANIFEST_DIR" || name == "CARGO_MANIFEST_PATH" || name.starts_with("CARGO_PKG_")
+    });
+    about_this_program.for_each(|name| drop(command.env_remove(name)));
     command
 }
 
