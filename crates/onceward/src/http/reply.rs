@@ -34,8 +34,9 @@ const TRAILER_MARK: &str = ":trailer:";
 pub(super) fn divide(policy: &Policy, parts: response::Parts, body: Whole) -> (Reply, Response<Whole>) {
     let named: Vec<String> = members(&parts.headers, &CONNECTION).map(str::to_ascii_lowercase).collect();
     let count = parts.headers.len();
-    // One more, for when it expires.
-    let (mut first, mut unstored) = (HeaderMap::with_capacity(count + 1), Vec::new());
+    // One more, for when it expires. Room is for names, of which there can be only so many; values may be more.
+    let first = HeaderMap::try_with_capacity(parts.headers.keys_len() + 1);
+    let (mut first, mut unstored) = (first.unwrap_or_default(), Vec::new());
     let mut headers = Vec::with_capacity(count);
     for (name, value) in &parts.headers {
         if *name == OUTCOME || FRAMING.contains(name) {
