@@ -1,11 +1,9 @@
 //! A future that is seldom ready, beside one that is polled all the time.
 
 use std::pin::Pin;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::task::{Context, Poll, Wake, Waker};
-
-use futures_util::task::AtomicWaker;
 
 pin_project_lite::pin_project! {
     /// Polls a future only when it was woken. To ask a future that waits again and again means to take its place in a queue
@@ -21,7 +19,9 @@ pin_project_lite::pin_project! {
 
 struct Bell {
     rung: AtomicBool,
-    waiting: AtomicWaker,
+    // It stays here when it is woken. If it were taken out, a poll in the middle of a ring would believe that it is still
+    // known here, and nobody would hear the next.
+    waiting: Mutex<Option<Waker>>,
 }
 
 impl Wake for Bell {
@@ -30,15 +30,33 @@ impl Wake for Bell {
     }
 
     fn wake_by_ref(self: &Arc<Self>) {
+        self.ring();
+        self.call();
+    }
+}
+
+impl Bell {
+    fn ring(&self) {
         self.rung.store(true, Ordering::Release);
-        self.waiting.wake();
+    }
+
+    fn call(&self) {
+        // A panic while the lock is held cannot leave half a waker.
+        let waiting = self.waiting.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        if let Some(waiting) = waiting {
+            waiting.wake();
+        }
+    }
+
+    fn register(&self, waker: &Waker) {
+        *self.waiting.lock().unwrap_or_else(PoisonError::into_inner) = Some(waker.clone());
     }
 }
 
 impl<F> Seldom<F> {
     pub(super) fn new(future: F) -> Self {
         // Its first poll is due.
-        let bell = Bell { rung: AtomicBool::new(true), waiting: AtomicWaker::new() };
+        let bell = Bell { rung: AtomicBool::new(true), waiting: Mutex::default() };
         Self { future, bell: Arc::new(bell), waiting: None }
     }
 }
@@ -52,9 +70,11 @@ impl<F: Future> Future for Seldom<F> {
         if is_known && !this.bell.rung.load(Ordering::Acquire) {
             return Poll::Pending;
         }
-        // A bell that has rung wakes nobody any more. Before the look, so that one that rings after it wakes.
-        this.bell.waiting.register(context.waker());
-        *this.waiting = Some(context.waker().clone());
+        if !is_known {
+            // Before the look, so that a bell that rings after it wakes.
+            this.bell.register(context.waker());
+            *this.waiting = Some(context.waker().clone());
+        }
         if !this.bell.rung.swap(false, Ordering::AcqRel) {
             return Poll::Pending;
         }
@@ -67,6 +87,7 @@ impl<F: Future> Future for Seldom<F> {
 mod tests {
     use std::future::poll_fn;
     use std::pin::pin;
+    use std::sync::atomic::AtomicUsize;
 
     use tokio::sync::oneshot;
 
@@ -89,6 +110,31 @@ mod tests {
             seldom.await.unwrap();
         }
         assert_eq!(polled, 2);
+    }
+
+    #[test]
+    fn a_poll_in_the_middle_of_a_ring_for_nothing_does_not_make_the_next_ring_go_unheard() {
+        struct Woken(AtomicUsize);
+        impl Wake for Woken {
+            fn wake(self: Arc<Self>) {
+                self.0.fetch_add(1, Ordering::Relaxed);
+            }
+        }
+        let woken = Arc::new(Woken(AtomicUsize::new(0)));
+        let waker = Waker::from(Arc::clone(&woken));
+        let mut context = Context::from_waker(&waker);
+        let mut seldom = pin!(Seldom::new(std::future::pending::<()>()));
+        let bell = Arc::clone(&seldom.bell);
+        assert!(seldom.as_mut().poll(&mut context).is_pending());
+        // Another thread rings, and the task is polled for another reason before it is woken.
+        bell.ring();
+        assert!(seldom.as_mut().poll(&mut context).is_pending());
+        bell.call();
+        // It was woken, and there is nothing new.
+        assert!(seldom.as_mut().poll(&mut context).is_pending());
+        let before = woken.0.load(Ordering::Relaxed);
+        bell.wake_by_ref();
+        assert_eq!(woken.0.load(Ordering::Relaxed), before + 1);
     }
 
     #[tokio::test]

@@ -105,8 +105,14 @@ where
         }
         let request = request.map(|incoming| Body::new(incoming, self.body_timeout));
         let mut service = self.service.clone();
-        // Nearly every service is always ready. One that is not is asked again, by somebody whom it can wake.
-        match service.poll_ready(&mut Context::from_waker(Waker::noop())) {
+        let ready = match self.protocol {
+            // Nearly every service is always ready. One that is not is asked again, by somebody whom it can wake.
+            Protocol::Http1(_) => service.poll_ready(&mut Context::from_waker(Waker::noop())),
+            // Each request gets a task of its own, with what is returned here. Only there it is called, so that neither
+            // its panic nor its time is that of all others on the connection.
+            Protocol::Http2 { .. } => Poll::Pending,
+        };
+        match ready {
             Poll::Ready(Ok(())) => Handling::Called { future: service.call(request) },
             Poll::Pending => Handling::Waiting { waiting: Some(Box::new((service, request))) },
         }

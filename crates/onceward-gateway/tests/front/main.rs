@@ -87,7 +87,8 @@ fn service(
 + Send
 + use<> {
     let ledger = Arc::clone(ledger);
-    tower::service_fn(move |request| {
+    tower::service_fn(move |request: Request<Body>| {
+        assert!(request.uri().path() != "/panic-at-once", "as asked");
         let answer = serve(Arc::clone(&ledger), request);
         Box::pin(async move { Ok(answer.await) }) as Answered
     })

@@ -76,6 +76,19 @@ async fn a_stop_lets_the_http2_request_in_flight_end() {
     running.ended.await.unwrap();
 }
 
+#[tokio::test]
+async fn an_http2_request_that_panics_takes_no_other_of_its_connection_with_it() {
+    let running = listen(front(Limits::default())).await;
+    let mut sender = http2_over(running.connect().await).await;
+    let waiting = tokio::spawn(sender.send_request(post("http://a/wait", "")));
+    running.ledger.entered.notified().await;
+    for uri in ["http://a/panic", "http://a/panic-at-once"] {
+        assert!(sender.send_request(post(uri, "")).await.is_err());
+    }
+    running.ledger.go_on.notify_one();
+    assert_eq!(waiting.await.unwrap().unwrap().status(), 200);
+}
+
 /// A certificate and its key, in files.
 struct Files {
     _folder: tempfile::TempDir,

@@ -46,6 +46,24 @@ async fn a_connection_that_stays_idle_after_a_request_is_closed() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn each_head_of_a_connection_has_the_whole_time_from_when_it_is_waited_for() {
+    let (mut client, ledger) = pipe(Limits::default(), 1024);
+    let limit = Limits::default().header_timeout;
+    // Each comes while the time of an earlier one still runs, and is half a head when that is over.
+    let mut last = instant();
+    for pause in [Duration::ZERO, limit - SECOND, limit - SECOND] {
+        client.write_all(b"GET /1 HTTP/1.1\r\n").await.unwrap();
+        sleep(pause).await;
+        client.write_all(b"Host: a\r\n\r\n").await.unwrap();
+        last = instant();
+        sleep(SECOND).await;
+    }
+    assert_eq!(statuses(&answers(&read_to_end(&mut client).await)), [200, 200, 200]);
+    assert_eq!(last.elapsed().as_secs(), limit.as_secs());
+    assert_eq!(ledger.whole().len(), 3);
+}
+
+#[tokio::test(start_paused = true)]
 async fn a_body_that_pauses_too_long_breaks_off() {
     let (mut client, ledger) = pipe(Limits::default(), 1024);
     client.write_all(b"POST / HTTP/1.1\r\nHost: a\r\nContent-Length: 9\r\n\r\n").await.unwrap();

@@ -256,12 +256,13 @@ enum Watched {
 }
 
 /// Renews for as long as the work may take, and returns when that is over, or the tenure. Work that ends within half a
-/// lease never renews. It waits for one time only, because every request does.
+/// lease from its claim never renews. It waits for one time only, because every request does.
 async fn renew_until_over(held: &Held, timeout: Duration) -> Watched {
     let deadline: Instant = instant() + timeout;
     // The record's own lease: a resumed operation keeps the one that it was claimed with.
     let lease = held.lease();
-    let (mut pause, mut left) = (lease / 2, timeout);
+    // The lease has run since the claim was sent, and a slow store takes as long again to renew it.
+    let (mut pause, mut left) = ((lease / 2).saturating_sub(held.age()), timeout);
     loop {
         sleep(pause.min(left)).await;
         left = deadline.saturating_duration_since(instant());

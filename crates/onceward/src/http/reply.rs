@@ -34,8 +34,9 @@ const TRAILER_MARK: &str = ":trailer:";
 pub(super) fn divide(policy: &Policy, parts: response::Parts, body: Whole) -> (Reply, Response<Whole>) {
     let named: Vec<String> = members(&parts.headers, &CONNECTION).map(str::to_ascii_lowercase).collect();
     let count = parts.headers.len();
-    // One more, for when it expires.
-    let (mut first, mut unstored) = (HeaderMap::with_capacity(count + 1), Vec::new());
+    // One more, for when it expires. Room is for names, of which there can be only so many; values may be more.
+    let first = HeaderMap::try_with_capacity(parts.headers.keys_len() + 1);
+    let (mut first, mut unstored) = (first.unwrap_or_default(), Vec::new());
     let mut headers = Vec::with_capacity(count);
     for (name, value) in &parts.headers {
         if *name == OUTCOME || FRAMING.contains(name) {
@@ -63,7 +64,8 @@ pub(super) fn divide(policy: &Policy, parts: response::Parts, body: Whole) -> (R
     let status = parts.status.as_u16();
     // What was read is a slice of the connection's buffer, which would stay in memory for as long as the answer does.
     let data = Bytes::copy_from_slice(&body.data);
-    let mut response = whole(parts.status, body);
+    // The first caller may have to wait for a slow store, and shares the copy meanwhile.
+    let mut response = whole(parts.status, Whole { data: data.clone(), ..body });
     *response.headers_mut() = first;
     *response.extensions_mut() = parts.extensions;
     (Reply { status, headers, body: data, version: policy.response_version }, response)
@@ -169,4 +171,19 @@ fn whole(status: StatusCode, mut body: Whole) -> Response<Whole> {
 fn expiry(at: Timestamp) -> HeaderValue {
     // Digits, letters and signs: a header value by construction. An empty one is as good as none.
     HeaderValue::try_from(rfc3339(at)).unwrap_or(HeaderValue::from_static(""))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_answer_that_waits_to_be_stored_is_in_memory_once() {
+        let came = Bytes::from(b"paid".repeat(1000));
+        let (parts, body) = Response::new(Whole::from(came.clone())).into_parts();
+        let (reply, first) = divide(&Policy::default(), parts, body);
+        assert_eq!(first.body().data, came);
+        assert_eq!(first.body().data.as_ptr(), reply.body.as_ptr());
+        assert!(came.is_unique(), "what was read is still held");
+    }
 }

@@ -152,6 +152,40 @@ async fn long_work_renews_its_lease_and_is_never_lost() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn a_lease_that_a_slow_claim_has_nearly_halved_is_renewed_before_it_lapses() {
+    let mut swaps = 0;
+    let store = FaultyStore::new(MemoryStore::with_clock(super::clock()), move |call| {
+        if (call.method, call.id) != (Method::Swap, Some(id())) {
+            return Fault::None;
+        }
+        swaps += 1;
+        match swaps {
+            1 => Fault::Slow { before: Duration::ZERO, after: SECOND * 7 / 2 },
+            2 => Fault::Slow { before: SECOND, after: Duration::ZERO },
+            _ => Fault::None,
+        }
+    });
+    let engine = super::engine_on(store).await;
+    let terms = Terms { lease: SECOND * 8, ..Terms::default() };
+    let sweeping = engine.clone();
+    let sweeper = tokio::spawn(async move {
+        for _ in 0..60 {
+            onceward::time::sleep(SECOND / 4).await;
+            assert_eq!(sweeping.sweep_leases().await.unwrap().lapsed, 0);
+        }
+    });
+    let ran = engine
+        .run(claim().terms(terms).unwrap().timeout(SECOND * 60).unwrap(), async |_| {
+            onceward::time::sleep(SECOND * 10).await;
+            Outcome::completed(Reply::new("slow"))
+        })
+        .await
+        .unwrap();
+    assert!(matches!(ran, Ran::Executed { .. }), "{ran:?}");
+    sweeper.await.unwrap();
+}
+
+#[tokio::test(start_paused = true)]
 async fn a_process_that_slept_between_claim_and_work_does_not_begin() {
     let (local, store) = (super::clock(), MemoryStore::with_clock(super::clock()));
     // Only the wall clock tells that a suspended machine slept while its claim was written: elapsed time stood still.

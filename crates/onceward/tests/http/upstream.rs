@@ -113,6 +113,11 @@ impl Upstream {
                 let id = parts.extensions.get::<Operation>().unwrap().id();
                 frames = vec![Frame::data(id.to_string().into())];
             }
+            "links" => {
+                for number in 0..argument.parse::<u32>().unwrap() {
+                    response = response.header("link", format!("</{number}>"));
+                }
+            }
             "trailers" => {
                 let trailers = HeaderMap::from_iter([("grpc-status".parse().unwrap(), "0".parse().unwrap())]);
                 frames.push(Frame::trailers(trailers));
