@@ -45,6 +45,9 @@ pub(crate) enum Taken {
     Over,
 }
 
+/// What is gathered does not wait any longer once there is so much of it.
+const GATHERED_MOST: usize = 64;
+
 /// A bounded queue between many tasks and a few threads.
 pub(crate) struct Queue<T> {
     state: Mutex<State<T>>,
@@ -57,6 +60,8 @@ struct State<T> {
     weight: Weight,
     /// Threads that sleep. A wake-up is a system call, so nobody is woken that is awake.
     parked: usize,
+    /// Something waits, and may be taken.
+    rung: bool,
     /// Somebody wants the thread to look around, though nothing waits.
     nudged: bool,
     /// Why nothing is accepted any more.
@@ -70,6 +75,7 @@ impl<T: Weigh> Queue<T> {
             waiting: VecDeque::new(),
             weight: Weight { rows: 0, bytes: 0 },
             parked: 0,
+            rung: false,
             nudged: false,
             closed: None,
             abandoned: false,
@@ -84,6 +90,19 @@ impl<T: Weigh> Queue<T> {
 
     /// Puts something at the end, or sheds it. What is alone is accepted whatever it weighs, else it never would be.
     pub(crate) fn push(&self, item: T) -> Result<(), StoreError> {
+        self.put(item).map(|state| self.wake(state))
+    }
+
+    /// The same, but wakes nobody until the [`Bell`] rings: whoever is ready to put something in can do so before.
+    pub(crate) fn gather(&self, item: T) -> Result<Bell<'_, T>, StoreError> {
+        let state = self.put(item)?;
+        if state.waiting.len() >= GATHERED_MOST && !state.rung {
+            self.wake(state);
+        }
+        Ok(Bell(self))
+    }
+
+    fn put(&self, item: T) -> Result<MutexGuard<'_, State<T>>, StoreError> {
         let mut state = self.state();
         if let Some(reason) = &state.closed {
             return Err(StoreError::Unavailable { reason: reason.clone() });
@@ -94,12 +113,16 @@ impl<T: Weigh> Queue<T> {
         }
         state.weight = weight;
         state.waiting.push_back(item);
+        Ok(state)
+    }
+
+    fn wake(&self, mut state: MutexGuard<'_, State<T>>) {
+        state.rung = true;
         let wake = state.parked > 0;
         drop(state);
         if wake {
             self.filled.notify_one();
         }
-        Ok(())
     }
 
     /// Waits until there is something, and moves it over: as much as fits `most`, but at least one.
@@ -118,7 +141,7 @@ impl<T: Weigh> Queue<T> {
     /// The same, but moves nothing over if nothing comes for so long, or if it is [nudged](Self::nudge).
     pub(crate) fn take_within(&self, patience: Duration, most: Weight, into: &mut impl Extend<T>) -> Taken {
         let mut state = self.state();
-        while state.waiting.is_empty() {
+        while !state.rung {
             if state.closed.is_some() {
                 return Taken::Over;
             }
@@ -130,7 +153,7 @@ impl<T: Weigh> Queue<T> {
                 self.filled.wait_timeout(state, patience).unwrap_or_else(PoisonError::into_inner);
             state = next;
             state.parked -= 1;
-            if waited.timed_out() && state.waiting.is_empty() && state.closed.is_none() {
+            if waited.timed_out() && !state.rung && state.closed.is_none() {
                 return Taken::Idle;
             }
         }
@@ -144,6 +167,7 @@ impl<T: Weigh> Queue<T> {
             into.extend(state.waiting.pop_front());
         }
         state.weight = state.weight.minus(taken);
+        state.rung = !state.waiting.is_empty();
         Taken::Work
     }
 
@@ -165,6 +189,7 @@ impl<T: Weigh> Queue<T> {
     pub(crate) fn close(&self, reason: &str) {
         let mut state = self.state();
         state.closed.get_or_insert_with(|| reason.to_owned());
+        state.rung = !state.waiting.is_empty();
         drop(state);
         self.filled.notify_all();
     }
@@ -174,6 +199,7 @@ impl<T: Weigh> Queue<T> {
         let mut state = self.state();
         state.closed.get_or_insert_with(|| reason.to_owned());
         state.abandoned = true;
+        state.rung = false;
         state.weight = Weight { rows: 0, bytes: 0 };
         let waiting = std::mem::take(&mut state.waiting);
         drop(state);
@@ -184,6 +210,19 @@ impl<T: Weigh> Queue<T> {
     /// Whether it ended otherwise than by being closed and worked off.
     pub(crate) fn is_abandoned(&self) -> bool {
         self.state().abandoned
+    }
+}
+
+/// Rings when it is dropped, also by a caller that goes away: what waits may be taken.
+#[must_use]
+pub(crate) struct Bell<'q, T: Weigh>(&'q Queue<T>);
+
+impl<T: Weigh> Drop for Bell<'_, T> {
+    fn drop(&mut self) {
+        let state = self.0.state();
+        if !state.rung && !state.waiting.is_empty() {
+            self.0.wake(state);
+        }
     }
 }
 
@@ -245,5 +284,51 @@ mod tests {
         assert!(queue.take(Weight { rows: 10, bytes: 10 }, &mut batch));
         assert!(!queue.take(Weight { rows: 10, bytes: 10 }, &mut batch));
         assert_eq!(batch.len(), 1);
+    }
+
+    /// What a thread would get that waits for nothing.
+    fn taken(queue: &Queue<Item>) -> (Taken, usize) {
+        let mut batch = Vec::new();
+        let taken = queue.take_within(Duration::ZERO, Weight { rows: 1000, bytes: 1000 }, &mut batch);
+        (taken, batch.len())
+    }
+
+    #[test]
+    fn what_is_gathered_is_taken_together_when_the_first_bell_rings() {
+        let queue = queue(10, 100);
+        let bells = [queue.gather(Item(1)).unwrap(), queue.gather(Item(1)).unwrap()];
+        assert_eq!(taken(&queue), (Taken::Idle, 0));
+        let [first, second] = bells;
+        drop(second);
+        assert_eq!(taken(&queue), (Taken::Work, 2));
+        drop(first);
+        assert_eq!(taken(&queue), (Taken::Idle, 0));
+    }
+
+    #[test]
+    fn what_is_gathered_does_not_wait_for_its_bell_when_something_else_is_urgent() {
+        let queue = queue(10, 100);
+        let _bell = queue.gather(Item(1)).unwrap();
+        queue.push(Item(1)).unwrap();
+        assert_eq!(taken(&queue), (Taken::Work, 2));
+    }
+
+    #[test]
+    fn as_much_as_is_gathered_at_most_does_not_wait_for_its_bell() {
+        let queue = queue(1000, 1000);
+        let bells: Vec<_> = (1..GATHERED_MOST).map(|_| queue.gather(Item(1)).unwrap()).collect();
+        assert_eq!(taken(&queue), (Taken::Idle, 0));
+        let _last = queue.gather(Item(1)).unwrap();
+        assert_eq!(taken(&queue), (Taken::Work, GATHERED_MOST));
+        drop(bells);
+    }
+
+    #[test]
+    fn what_is_gathered_when_the_queue_is_closed_is_worked_off() {
+        let queue = queue(10, 100);
+        let _bell = queue.gather(Item(1)).unwrap();
+        queue.close("over");
+        assert_eq!(taken(&queue), (Taken::Work, 1));
+        assert_eq!(taken(&queue), (Taken::Over, 0));
     }
 }
