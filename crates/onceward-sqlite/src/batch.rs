@@ -1,6 +1,6 @@
 //! Decides what waits, one job after the other, against what stands: in the batch itself, in memory, or in the database.
 
-use std::collections::{HashMap, VecDeque};
+use std::collections::VecDeque;
 use std::path::PathBuf;
 use std::sync::Arc;
 
@@ -11,7 +11,7 @@ use rusqlite::{Connection, Statement};
 use crate::error::unavailable;
 use crate::job::{Answer, Forget, Found, Job, Stored, Swap, Written};
 use crate::journal::{Frame, Latest};
-use crate::recent::Recent;
+use crate::recent::{ById, Recent};
 use crate::rows::{SELECT, SELECT_VERSION, stored, stored_version};
 
 /// A batch while it is decided, and until it is answered.
@@ -19,7 +19,7 @@ pub(crate) struct Batch<'c> {
     /// What is to be made durable.
     pub frame: Frame,
     decided: Vec<Decided>,
-    changes: HashMap<RecordId, Arc<Latest>>,
+    changes: ById<Arc<Latest>>,
     /// What was recent when the batch began, id by id in the order of the jobs.
     recent: VecDeque<Option<Arc<Latest>>>,
     /// How many bytes were read and written.
@@ -46,7 +46,7 @@ impl<'c> Batch<'c> {
         Ok(Self {
             frame: Frame::default(),
             decided: Vec::new(),
-            changes: HashMap::new(),
+            changes: ById::default(),
             recent: VecDeque::new(),
             moved: 0,
             version,

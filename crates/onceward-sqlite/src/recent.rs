@@ -16,10 +16,14 @@ use crate::journal::Latest;
 /// How long nothing is tried after the database could not be written: what is in the way seldom goes within less.
 const PAUSE: Duration = Duration::from_millis(250);
 
+/// Something for each of some ids. An id is a hash already; the map's own one only keeps people from choosing keys that all
+/// fall into one slot.
+pub(crate) type ById<T> = HashMap<RecordId, T, foldhash::fast::RandomState>;
+
 /// One generation of changes.
 pub(crate) struct Table {
     pub generation: u64,
-    pub latest: HashMap<RecordId, Arc<Latest>>,
+    pub latest: ById<Arc<Latest>>,
     /// When the first change came.
     since: Option<Timestamp>,
     bytes: usize,
@@ -27,10 +31,10 @@ pub(crate) struct Table {
 
 impl Table {
     pub(crate) fn new(generation: u64) -> Self {
-        Self { generation, latest: HashMap::new(), since: None, bytes: 0 }
+        Self { generation, latest: ById::default(), since: None, bytes: 0 }
     }
 
-    pub(crate) fn of(generation: u64, latest: HashMap<RecordId, Latest>) -> Self {
+    pub(crate) fn of(generation: u64, latest: ById<Latest>) -> Self {
         let latest = latest.into_iter().map(|(id, latest)| (id, Arc::new(latest))).collect();
         Self { latest, ..Self::new(generation) }
     }

@@ -4,7 +4,6 @@
 //! never acknowledged; if a later one can be read, in its file or in the other, the disk has changed what it had
 //! confirmed, and nothing that depends on the journal is guessed.
 
-use std::collections::HashMap;
 use std::fs::File;
 use std::io::{self, Read, Seek, SeekFrom};
 use std::path::{Path, PathBuf};
@@ -13,12 +12,13 @@ use onceward::RecordId;
 
 use super::frame::{self, BLOCK, HEADER, Header, Latest, Place};
 use crate::OpenError;
+use crate::recent::ById;
 use crate::schema::Noted;
 
 /// What is to be folded into the database before anything is answered.
 #[derive(Debug, Default)]
 pub(crate) struct Left {
-    pub latest: HashMap<RecordId, Latest>,
+    pub latest: ById<Latest>,
     /// The newest generation of which there is a batch, or which the database holds already.
     pub generation: u64,
 }
@@ -61,7 +61,7 @@ pub(crate) fn read(store: &Path, noted: &Noted) -> Result<Left, OpenError> {
         generations.extend(found);
     }
     generations.sort_by_key(|found| found.generation);
-    let mut left = Left { latest: HashMap::new(), generation: folded };
+    let mut left = Left { latest: ById::default(), generation: folded };
     let mut before: Option<Generation> = None;
     for mut found in generations {
         let generation = found.generation;
