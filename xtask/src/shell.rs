@@ -11,11 +11,12 @@ pub fn cargo(arguments: &[&str]) -> Command {
     command.args(arguments).current_dir(root());
     // What cargo told this program about itself is not meant for others: some dependencies were built anew whenever it
     // changed, so each turn from `cargo test` to `cargo xtask test` took minutes.
-    let about_this_program = std::env::vars_os().map(|(name, _)| name).filter(|name| {
-        let name = name.to_string_lossy();
-        name == "CARGO_MANIFEST_DIR" || name == "CARGO_MANIFEST_PATH" || name.starts_with("CARGO_PKG_")
-    });
-    about_this_program.for_each(|name| drop(command.env_remove(name)));
+    for (name, _) in std::env::vars_os() {
+        let text = name.to_string_lossy();
+        if text.starts_with("CARGO_MANIFEST_") || text.starts_with("CARGO_PKG_") {
+            command.env_remove(&name);
+        }
+    }
     command
 }
 
