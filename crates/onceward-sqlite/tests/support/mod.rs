@@ -44,9 +44,13 @@ pub fn applied(answer: Result<Swapped, StoreError>) -> Version {
     }
 }
 
-/// Hands a call in, and leaves it waiting.
+/// Hands a call in, and leaves it waiting. A write lets others go first, so it is asked twice.
 pub fn submit<T>(call: &mut StoreFuture<'_, T>) -> Poll<Result<T, StoreError>> {
-    call.as_mut().poll(&mut Context::from_waker(Waker::noop()))
+    let mut context = Context::from_waker(Waker::noop());
+    match call.as_mut().poll(&mut context) {
+        Poll::Pending => call.as_mut().poll(&mut context),
+        ready @ Poll::Ready(_) => ready,
+    }
 }
 
 /// A clock that holds the writer, which reads it after every commit, until a test lets it go.
