@@ -118,7 +118,9 @@ impl Writer {
                 }
             }
         }
-        self.counters.count(batch.len());
+        if batch.len() > 0 {
+            self.counters.count(batch.len());
+        }
         let now = self.clock.now();
         batch.answer(&self.recent, now);
         Ok(now)

@@ -56,6 +56,18 @@ fn what_waits_together_shares_one_commit_and_of_two_claims_in_it_the_first_wins(
 }
 
 #[test]
+fn a_list_is_no_batch() {
+    let directory = tempfile::tempdir().unwrap();
+    let store = open(&directory.path().join("onceward.db"));
+    let list = || Scan { which: Which::Filter(Filter::default()), after: None, limit: 10 };
+    block_on(store.scan(list())).unwrap();
+    put(&store, sample::id(1), None, sample::record("k"));
+    block_on(store.scan(list())).unwrap();
+    let statistics = store.statistics();
+    assert_eq!((statistics.batches, statistics.writes), (1, 1));
+}
+
+#[test]
 fn a_batch_is_bounded_in_rows_and_in_bytes() {
     for (options, batches) in [
         // The gate's own record and, of five, two and two and one; or each alone.
