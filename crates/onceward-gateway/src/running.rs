@@ -5,6 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use onceward::http::IdempotencyLayer;
+use onceward::time::{instant, sleep};
 use onceward::{
     Engine, EngineOptions, Identity, IdentityChange, IdentityRefused, Limits as EngineLimits, Observation,
     Observer, OpenError, RecordId,
@@ -56,6 +57,8 @@ pub struct Running {
 enum Stage {
     Open,
     Draining,
+    /// Connections that are still open are cut off.
+    Cutting,
     Over,
 }
 
@@ -117,12 +120,11 @@ impl Running {
         let readiness = Readiness::default();
         let (address, admin) = (listener.local_addr()?, operators.local_addr()?);
         let front = Front { limits: settings.limits.clone(), tls: certificate };
-        let grace = settings.limits.drain + engine.limits().settle_patience + LAST_ANSWERS;
         let front = tokio::spawn(front.serve(
             listener,
             gateway.clone(),
             until(reached.clone(), Stage::Draining),
-            grace,
+            until(reached.clone(), Stage::Cutting),
         ));
         let state = AdminState { engine: engine.clone(), metrics, readiness: readiness.clone(), tokens };
         let operators = tokio::spawn(admin::serve(operators, state, until(reached, Stage::Over)));
@@ -154,12 +156,23 @@ impl Running {
 
     /// Stops: fails readiness first, then takes no new work, lets what runs end within the drain time, and settles the
     /// rest explicitly. Operators can look until the very end.
-    pub async fn stop(self) {
+    pub async fn stop(mut self) {
+        let (drain, begun) = (self.settings.limits.drain, instant());
         self.readiness.draining();
         self.stage.send_replace(Stage::Draining);
         // What still runs when the time is over is settled as unknown, and its clients are told so.
-        self.engine.shut_down(self.settings.limits.drain).await;
-        match self.front.await {
+        self.engine.shut_down(drain).await;
+        // Requests without a key have the same time. Settling may have taken longer, and the last answers must be written.
+        let left = drain.saturating_sub(instant().duration_since(begun)).max(LAST_ANSWERS);
+        let ended = tokio::select! {
+            biased;
+            ended = &mut self.front => ended,
+            () = sleep(left) => {
+                self.stage.send_replace(Stage::Cutting);
+                self.front.await
+            }
+        };
+        match ended {
             Ok(Ended::Drained) => tracing::info!("every request was answered"),
             Ok(Ended::CutOff { connections }) => {
                 tracing::warn!(connections, "some connections were cut off when the drain time was over");

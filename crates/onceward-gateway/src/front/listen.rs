@@ -34,14 +34,14 @@ pub enum Ended {
 }
 
 impl Front {
-    /// Serves a listener until `stop`. Then it takes no new connections, lets the requests in flight end for at most
-    /// `grace`, and returns. Connections that were upgraded count as in flight until they are closed.
+    /// Serves a listener until `stop`. Then it takes no new connections, lets the requests in flight end until `cut`, which
+    /// is asked only from then on, and returns. Connections that were upgraded count as in flight until they are closed.
     pub async fn serve<S, B>(
         self,
         listener: TcpListener,
         service: S,
         stop: impl Future<Output = ()>,
-        grace: Duration,
+        cut: impl Future<Output = ()>,
     ) -> Ended
     where
         S: Service<Request<Body>, Response = Response<B>, Error = Infallible> + Clone + Send + 'static,
@@ -94,7 +94,7 @@ impl Front {
         let ended = tokio::select! {
             biased;
             _ = places.acquire_many(all) => Ended::Drained,
-            () = sleep(grace) => {
+            () = cut => {
                 Ended::CutOff { connections: (all as usize).saturating_sub(places.available_permits()) }
             }
         };

@@ -16,6 +16,7 @@ use std::time::Duration;
 use bytes::Bytes;
 use http::{Request, Response};
 use http_body_util::{BodyExt as _, Full};
+use onceward::time::sleep;
 use onceward_gateway::front::{Body, Ended, Front, Peer};
 use onceward_gateway::settings::Limits;
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _, DuplexStream};
@@ -117,7 +118,7 @@ async fn listen_with(front: Front, grace: Duration) -> Running {
     let (stop, stopped) = oneshot::channel();
     let service = service(&ledger);
     let stop_signal = async move { drop(stopped.await) };
-    let ended = tokio::spawn(front.serve(listener, service, stop_signal, grace));
+    let ended = tokio::spawn(front.serve(listener, service, stop_signal, sleep(grace)));
     Running { address, ledger, stop, ended }
 }
 
