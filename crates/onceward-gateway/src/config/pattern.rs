@@ -58,14 +58,26 @@ impl Pattern {
                 others.iter().all(|method| these.contains(method))
             }
         };
-        let ours = self.segments.iter();
+        // One with a slash at the end takes what has none as well.
+        let without_slash = match self.segments.split_last() {
+            Some((Some(last), before)) if last.is_empty() && !before.is_empty() => Some(before),
+            Some(_) | None => None,
+        };
+        methods
+            && [Some(&self.segments[..]), without_slash]
+                .into_iter()
+                .flatten()
+                .any(|ours| self.reach(ours, other))
+    }
+
+    fn reach(&self, ours: &[Option<String>], other: &Self) -> bool {
         let mut theirs = other.segments.iter();
-        let each = ours.into_iter().all(|segment| {
+        let each = ours.iter().all(|segment| {
             theirs
                 .next()
                 .is_some_and(|other| segment.is_none() && other.as_deref() != Some("") || segment == other)
         });
-        methods && each && (self.rest || theirs.next().is_none() && !other.rest)
+        each && (self.rest || theirs.next().is_none() && !other.rest)
     }
 }
 

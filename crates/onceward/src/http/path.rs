@@ -29,11 +29,11 @@ impl Readings {
     pub(super) fn of(path: &str) -> Self {
         let mut loose = Vec::new();
         if !is_plain(path) {
-            loose.push(tidied(&percent_decode(path)));
+            read(&percent_decode(path), &mut loose);
             // A slash that is escaped inside a parameter ends a segment for some, and goes with the parameter for others.
             if path.contains(';') && path.contains('%') {
                 let cut: Vec<&str> = path.split('/').map(without_parameters).collect();
-                loose.push(tidied(&percent_decode(&cut.join("/"))));
+                read(&percent_decode(&cut.join("/")), &mut loose);
             }
         }
         Self(loose)
@@ -79,6 +79,16 @@ fn is_plain(path: &str) -> bool {
         before = Some(*byte);
     }
     true
+}
+
+/// Adds what a tidied path means: also with its slash at the end, which some servers keep.
+fn read(decoded: &[u8], into: &mut Vec<Segments>) {
+    let segments = tidied(decoded);
+    let last = decoded.rsplit(|byte| matches!(byte, b'/' | b'\\')).next().unwrap_or_default();
+    let name = last.split(|byte| *byte == b';').next().unwrap_or_default();
+    let with_slash = matches!(name, b"" | b"." | b"..").then(|| [&segments[..], &[Vec::new()]].concat());
+    into.push(segments);
+    into.extend(with_slash);
 }
 
 /// Without empty and dot segments, without parameters, either slash being one.
@@ -140,6 +150,7 @@ mod tests {
         }
         // To one server the parameter ends at the escaped slash, to another it does not.
         assert_eq!(readings("/payments;x=%2F..%2Fother")[1..], ["/other", "/payments"]);
+        assert_eq!(readings("//payments/")[1..], ["/payments", "/payments/"]);
         // Decoded once only.
         assert_eq!(readings("/%2570ayments")[1], "/%70ayments");
     }

@@ -240,7 +240,9 @@ impl Pattern {
             Reading::Plain(_) => {
                 self.is_met(&self.segments, path) || tidied.is_some_and(|tidied| self.is_met(tidied, path))
             }
-            Reading::Loose(_) => self.is_met(tidied.unwrap_or(&self.segments), path),
+            Reading::Loose(_) => {
+                self.is_met(tidied.unwrap_or(&self.segments), path) || self.is_met(&self.segments, path)
+            }
         }
     }
 
@@ -321,9 +323,20 @@ mod tests {
             .unwrap()
             .route("POST /accounts/{id}/", required.clone())
             .unwrap()
-            .route("POST /vault/*", required)
+            .route("POST /vault/*", required.clone())
+            .unwrap()
+            .route("POST /refunds/{id}", Policy::default())
+            .unwrap()
+            .route("POST /refunds/{id}/", required)
             .unwrap();
         for (path, expected) in [
+            ("/refunds/7", "POST /refunds/{id}"),
+            ("/refunds/7/", "POST /refunds/{id}/"),
+            ("//refunds/7/", "POST /refunds/{id}/"),
+            ("/refunds/./7/", "POST /refunds/{id}/"),
+            ("/refunds/7//", "POST /refunds/{id}/"),
+            ("/refunds/7/.", "POST /refunds/{id}/"),
+            ("/refunds/7%2f", "POST /refunds/{id}/"),
             ("//payments", "POST /payments"),
             ("/payments/", "POST /payments"),
             ("/./payments", "POST /payments"),
