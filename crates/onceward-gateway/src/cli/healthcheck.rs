@@ -51,13 +51,25 @@ fn reachable(address: SocketAddr) -> SocketAddr {
 pub(super) async fn ask(target: &Uri) -> Result<String, Failure> {
     let failed = |text: String| Failure::Failed(text.into());
     match tokio::time::timeout(PATIENCE, answer(target)).await {
-        Ok(Ok((status, _))) if status.is_success() => Ok(format!("ready: {target} answered {status}")),
+        Ok(Ok((status, text))) if status.is_success() && is_its_own(target, &text) => {
+            Ok(format!("ready: {target} answered {status}"))
+        }
+        Ok(Ok((status, _))) if status.is_success() => Err(failed(format!(
+            "{target} answered {status}, but not as the gateway's admin listener does: name that one, such as \
+             http://127.0.0.1:8421"
+        ))),
         Ok(Ok((status, text))) => {
             Err(failed(format!("not ready: {target} answered {status}: {}", text.trim())))
         }
         Ok(Err(reason)) => Err(failed(format!("{target} {reason}"))),
         Err(_) => Err(failed(format!("{target} did not answer within {PATIENCE:?}"))),
     }
+}
+
+/// Whether the gateway speaks. The clients' listener would pass the question on, and the API behind may answer anything.
+fn is_its_own(target: &Uri, text: &str) -> bool {
+    let told = serde_json::from_str::<serde_json::Value>(text);
+    target.path() != "/readyz" || told.is_ok_and(|told| told["ready"] == true)
 }
 
 async fn answer(target: &Uri) -> Result<(StatusCode, String), String> {

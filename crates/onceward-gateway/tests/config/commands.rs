@@ -135,8 +135,8 @@ async fn check_finds_a_store_of_another_identity_and_one_that_is_in_use() {
     assert!(out(&other).contains("another scope or secret"), "{}", out(&other));
 }
 
-/// Answers one request with a status, and nothing else.
-fn answer_once(status: &'static str) -> String {
+/// Answers one request with a status and a body, and nothing else.
+fn answer_once(status: &'static str, body: &'static str) -> String {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let address = listener.local_addr().unwrap().to_string();
     std::thread::spawn(move || {
@@ -147,17 +147,20 @@ fn answer_once(status: &'static str) -> String {
             head.push(byte[0]);
         }
         assert!(head.starts_with(b"GET /readyz HTTP/1.1\r\n"), "{}", String::from_utf8_lossy(&head));
-        write!(client, "HTTP/1.1 {status}\r\ncontent-length: 5\r\n\r\nstore").unwrap();
+        write!(client, "HTTP/1.1 {status}\r\ncontent-length: {}\r\n\r\n{body}", body.len()).unwrap();
     });
     address
 }
 
 #[test]
 fn a_health_check_asks_the_admin_listener_and_tells_what_failed() {
-    let ready = onceward(&["healthcheck", "--admin-listen", &answer_once("200 OK")]);
+    let ready = onceward(&["healthcheck", "--admin-listen", &answer_once("200 OK", r#"{"ready":true}"#)]);
     assert_eq!(ready.status.code(), Some(0), "{}", err(&ready));
-    let not_ready =
-        onceward(&["healthcheck", "--url", &format!("http://{}", answer_once("503 Service Unavailable"))]);
+    let another = onceward(&["healthcheck", "--admin-listen", &answer_once("200 OK", "hello")]);
+    assert_eq!(another.status.code(), Some(1));
+    assert!(err(&another).contains("not as the gateway's admin listener"), "{}", err(&another));
+    let away = answer_once("503 Service Unavailable", "store");
+    let not_ready = onceward(&["healthcheck", "--url", &format!("http://{away}")]);
     assert_eq!(not_ready.status.code(), Some(1));
     assert!(err(&not_ready).contains("503 Service Unavailable: store"), "{}", err(&not_ready));
     let closed = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().to_string();
