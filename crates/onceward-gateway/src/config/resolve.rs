@@ -1,7 +1,7 @@
 //! Turns a document that could be read into settings that make sense, or tells everything that does not.
 
 use std::collections::BTreeMap;
-use std::net::SocketAddr;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 
 use onceward::event::Expiry;
 use onceward::http::ScopeRules;
@@ -129,6 +129,26 @@ fn listeners(document: &Document, findings: &mut Findings<'_>) {
         );
         findings.at_either(&Path::of("listen"), &Path::of("admin.listen"), text);
     }
+    let upstream = addresses(&document.upstream.authority);
+    for (name, own) in [("listen", clients), ("admin.listen", operators)] {
+        if upstream.iter().any(|address| overlap(own, *address)) {
+            let text = format!(
+                "`upstream` = \"{}\" is this gateway itself, at `{name}` = \"{own}\": name where the API listens",
+                document.upstream
+            );
+            findings.at_either(&Path::of("upstream"), &Path::of(name), text);
+        }
+    }
+}
+
+/// Where an upstream is, as far as its name tells.
+fn addresses(authority: &http::uri::Authority) -> Vec<SocketAddr> {
+    let host = authority.host().trim_start_matches('[').trim_end_matches(']');
+    let ips: Vec<IpAddr> = match host {
+        "localhost" => vec![Ipv4Addr::LOCALHOST.into(), Ipv6Addr::LOCALHOST.into()],
+        _ => host.parse().into_iter().collect(),
+    };
+    ips.into_iter().filter_map(|ip| Some(SocketAddr::new(ip, authority.port_u16()?))).collect()
 }
 
 /// Whether two listeners would ask for the same port. Port 0 is another one each time.

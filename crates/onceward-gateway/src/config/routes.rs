@@ -33,7 +33,8 @@ pub(super) fn build(
     findings: &mut Findings<'_>,
 ) -> Result<Routes, String> {
     let defaults = Place { own: Path::of("defaults"), inherited: None };
-    let policy = policy(&document.defaults.rules(), secret, &defaults, findings);
+    let buffered = document.limits.buffered_bytes.bytes();
+    let policy = policy(&document.defaults.rules(), buffered, secret, &defaults, findings);
     let mut routes = Routes::new(policy).map_err(|error| error.to_string());
     let mut before: Vec<(usize, Pattern)> = Vec::new();
     for (index, route) in document.routes.iter().enumerate() {
@@ -69,7 +70,7 @@ pub(super) fn build(
                 routes.unprotected(&route.pattern).map_err(|error| error.to_string())
             }
             (Ok(routes), Some(true) | None) => {
-                let policy = self::policy(&rules, secret, &place, findings);
+                let policy = self::policy(&rules, buffered, secret, &place, findings);
                 routes.route(&route.pattern, policy).map_err(|error| error.to_string())
             }
             (Err(error), _) => Err(error),
@@ -113,9 +114,24 @@ impl Place {
 }
 
 /// Checks each rule where its origin is known, and makes the layer's policy from it.
-fn policy(rules: &Rules, secret: Option<&Secret>, place: &Place, findings: &mut Findings<'_>) -> Policy {
+fn policy(
+    rules: &Rules,
+    buffered: usize,
+    secret: Option<&Secret>,
+    place: &Place,
+    findings: &mut Findings<'_>,
+) -> Policy {
     times(rules, place, findings);
     statuses(rules, place, findings);
+    if rules.max_request_body.bytes() > buffered {
+        let (first, second) = (place.path("max_request_body", findings), Path::of("limits.buffered_bytes"));
+        let text = format!(
+            "`{second}` = {buffered} bytes is less than `{first}` = {} bytes, so that such a body could never be held: raise it, \
+             or lower that",
+            rules.max_request_body.bytes()
+        );
+        findings.at_either(&first, &second, text);
+    }
     if rules.store_down == rules::StoreDown::Pass && rules.key == rules::KeyRule::Required {
         let (first, second) = (place.path("store_down", findings), place.path("key", findings));
         let text = format!(
@@ -217,6 +233,13 @@ fn statuses(rules: &Rules, place: &Place, findings: &mut Findings<'_>) {
         for status in list.iter().filter(|status| !(200..=599).contains(*status)) {
             findings.at(path, format!("`{path}` has {status}, which is no final status: use 200 to 599"));
         }
+    }
+    for status in rules.retryable.iter().filter(|status| (200..400).contains(*status)) {
+        let text = format!(
+            "`{retryable}` has {status}, which does not prove that nothing was done: each retry would do it again. Use 400 \
+             to 599"
+        );
+        findings.at(&retryable, text);
     }
     for status in rules.retryable.iter().filter(|status| rules.unknown.contains(status)) {
         let text = format!(

@@ -53,6 +53,11 @@ fn combinations_that_are_impossible_are_told_with_what_to_write_instead() {
         "scope = [\"authorization\"]\n[defaults]\nstore_down = \"pass\"\nkey = \"required\"\n",
         "scope = [\"authorization\"]\n[defaults]\nstore_down = \"pass\"\n[[routes]]\nmatch = \"POST /a\"\nkey = \"required\"\n",
         "scope = [\"authorization\"]\n[defaults]\nretryable = [429, 503]\nunknown = [503, 99]\n",
+        "scope = [\"authorization\"]\n[defaults]\nretryable = [201, 429]\n",
+        "scope = [\"authorization\"]\nupstream = \"http://localhost:8420\"\n",
+        "scope = [\"authorization\"]\nupstream = \"http://127.0.0.1:8421/v1\"\n",
+        "scope = [\"header:Idempotency-Key\"]\n",
+        "scope = [\"authorization\"]\n[limits]\nbuffered_bytes = \"1KiB\"\n[[routes]]\nmatch = \"POST /a\"\nmax_request_body = \"512\"\n",
         "scope = [\"authorization\"]\n[tls]\ncertificate = \"a.pem\"\n",
         "scope = [\"authorization\"]\n[tls]\nkey = \"a.pem\"\n[upstream_tls]\nca = \"ca.pem\"\n",
         "scope = [\"authorization\"]\n[defaults]\nrespond_within = \"0s\"\nlease = \"10ms\"\nretention = \"11000d\"\n\
@@ -66,6 +71,7 @@ fn combinations_that_are_impossible_are_told_with_what_to_write_instead() {
 fn routes_that_can_never_match_and_keys_that_can_never_count_are_told() {
     insta::assert_snapshot!(transcript(&[
         "scope = [\"authorization\"]\n[[routes]]\nmatch = \"POST /a/{id}\"\n[[routes]]\nmatch = \"POST /a/{name}\"\n",
+        "scope = [\"authorization\"]\n[[routes]]\nmatch = \"POST /a/{id}/\"\n[[routes]]\nmatch = \"POST /a/{id}\"\n",
         "scope = [\"authorization\"]\n[[routes]]\nmatch = \"/*\"\nprotect = false\n[[routes]]\nmatch = \"POST /a\"\n",
         "scope = [\"authorization\"]\n[[routes]]\nmatch = \"post /a\"\n[[routes]]\nmatch = \"POST a\"\n[[routes]]\nmatch = \"/a*\"\n",
         "scope = [\"authorization\"]\n[[routes]]\nmatch = \"PUT /a\"\nmethods = [\"PUT\"]\n[[routes]]\nmatch = \"/b\"\n\

@@ -238,7 +238,7 @@ impl Problem {
                         UNKNOWN,
                         Wait,
                         UNKNOWN_TITLE,
-                        "It is being found out. Ask again with the same key; the work is not done twice.",
+                        "It may have been done. Ask again later with the same key; the work is not done twice.",
                     ),
                     Letter::Dead => told(
                         StatusCode::CONFLICT,

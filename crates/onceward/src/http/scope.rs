@@ -66,6 +66,14 @@ pub enum ScopeRuleError {
         /// As given.
         rule: String,
     },
+    /// Every key would be a scope of its own.
+    #[error(
+        "{rule:?} would make each key its own scope, so that whoever sends another's key gets the other's answer: name what makes a tenant"
+    )]
+    TheKey {
+        /// As given.
+        rule: String,
+    },
     /// Longer than a scope may be.
     #[error("{rule:?} is empty or too long for a scope")]
     Fixed {
@@ -99,7 +107,7 @@ pub enum ScopeMissing {
     },
     /// A token that is refreshed would make a retry a new operation.
     #[error(
-        "the Authorization header holds a JSON Web Token, which changes when it is refreshed and would make a retry a new operation: this service's operator should use the scope rule jwt:sub instead of authorization"
+        "the Authorization header holds a JSON Web Token, which changes when it is refreshed and would make a retry a new operation: this service's operator should use the scope rule jwt:sub instead of authorization, and until there is that rule a header with the tenant's name"
     )]
     Refreshable,
     /// Not Basic, or without a user.
@@ -142,6 +150,9 @@ impl FromStr for ScopeRule {
         match text.split_once(':') {
             None if text == "authorization" => Ok(Self::Authorization),
             Some(("basic", "user")) => Ok(Self::BasicUser),
+            Some(("header", name)) if name.eq_ignore_ascii_case("idempotency-key") => {
+                Err(ScopeRuleError::TheKey { rule: rule() })
+            }
             Some(("header", name)) => HeaderName::from_bytes(name.as_bytes())
                 .map(Self::Header)
                 .map_err(|_| ScopeRuleError::HeaderName { rule: rule() }),
@@ -331,9 +342,17 @@ mod tests {
         for rule in ["header:x-tenant", "authorization", "basic:user", "fixed:demo"] {
             assert_eq!(rule.parse::<ScopeRule>().unwrap().to_string(), rule);
         }
-        for rule in
-            ["", "header:", "header:a b", "fixed:", "jwt:sub", "auth:tenant", "basic:password", "cookie:x"]
-        {
+        for rule in [
+            "",
+            "header:",
+            "header:a b",
+            "header:Idempotency-Key",
+            "fixed:",
+            "jwt:sub",
+            "auth:tenant",
+            "basic:password",
+            "cookie:x",
+        ] {
             assert!(rule.parse::<ScopeRule>().is_err(), "{rule}");
         }
         assert_eq!(ScopeRules::parse([]), Err(ScopeRuleError::None));
