@@ -5,7 +5,7 @@
 //! 3. The tree is read into typed values, and every value that does not fit is told about.
 //! 4. What was read is checked as a whole and becomes [`Settings`].
 //!
-//! Everything that is wrong is told at once, with file and line, flag or variable, and what to write instead.
+//! What is wrong is told with file and line, flag or variable, and what to write instead.
 
 mod advice;
 mod document;

@@ -12,6 +12,7 @@ use super::problem::{ConfigErrors, Problem};
 use super::routes;
 use super::rules::Expire;
 use super::tree::{Node, Path};
+use super::urls::UpstreamUrl;
 use super::values::Time;
 use crate::settings;
 use crate::settings::{Admin, Limits, Scheme, Settings, Telemetry, Tls, Token, Upstream};
@@ -129,9 +130,9 @@ fn listeners(document: &Document, findings: &mut Findings<'_>) {
         );
         findings.at_either(&Path::of("listen"), &Path::of("admin.listen"), text);
     }
-    let upstream = addresses(&document.upstream.authority);
+    let upstream = addresses(&document.upstream);
     for (name, own) in [("listen", clients), ("admin.listen", operators)] {
-        if upstream.iter().any(|address| overlap(own, *address)) {
+        if upstream.iter().any(|address| is_at(own, *address)) {
             let text = format!(
                 "`upstream` = \"{}\" is this gateway itself, at `{name}` = \"{own}\": name where the API listens",
                 document.upstream
@@ -142,13 +143,25 @@ fn listeners(document: &Document, findings: &mut Findings<'_>) {
 }
 
 /// Where an upstream is, as far as its name tells.
-fn addresses(authority: &http::uri::Authority) -> Vec<SocketAddr> {
-    let host = authority.host().trim_start_matches('[').trim_end_matches(']');
+fn addresses(upstream: &UpstreamUrl) -> Vec<SocketAddr> {
+    let host = upstream.authority.host().trim_start_matches('[').trim_end_matches(']');
+    let port = upstream.authority.port_u16().unwrap_or(match upstream.scheme {
+        Scheme::Http => 80,
+        Scheme::Https => 443,
+    });
     let ips: Vec<IpAddr> = match host {
         "localhost" => vec![Ipv4Addr::LOCALHOST.into(), Ipv6Addr::LOCALHOST.into()],
         _ => host.parse().into_iter().collect(),
     };
-    ips.into_iter().filter_map(|ip| Some(SocketAddr::new(ip, authority.port_u16()?))).collect()
+    ips.into_iter().map(|ip| SocketAddr::new(ip, port)).collect()
+}
+
+/// Whether an address leads to a listener. One that listens on every address has this machine's own among them; which others
+/// are this machine's, nobody can tell from here: the same port elsewhere is somebody else.
+fn is_at(listener: SocketAddr, address: SocketAddr) -> bool {
+    let everywhere = listener.ip().is_unspecified() && listener.is_ipv4() == address.is_ipv4();
+    let own = everywhere && (address.ip().is_loopback() || address.ip().is_unspecified());
+    listener.port() == address.port() && (own || listener.ip() == address.ip())
 }
 
 /// Whether two listeners would ask for the same port. Port 0 is another one each time.

@@ -56,6 +56,7 @@ fn combinations_that_are_impossible_are_told_with_what_to_write_instead() {
         "scope = [\"authorization\"]\n[defaults]\nretryable = [201, 429]\n",
         "scope = [\"authorization\"]\nupstream = \"http://localhost:8420\"\n",
         "scope = [\"authorization\"]\nupstream = \"http://127.0.0.1:8421/v1\"\n",
+        "scope = [\"authorization\"]\nlisten = \"0.0.0.0:80\"\nupstream = \"http://localhost\"\n",
         "scope = [\"header:Idempotency-Key\"]\n",
         "scope = [\"authorization\"]\n[limits]\nbuffered_bytes = \"1KiB\"\n[[routes]]\nmatch = \"POST /a\"\nmax_request_body = \"512\"\n",
         "scope = [\"authorization\"]\n[tls]\ncertificate = \"a.pem\"\n",
@@ -65,6 +66,18 @@ fn combinations_that_are_impossible_are_told_with_what_to_write_instead() {
         "scope = [\"authorization\"]\nnamespace = \"\"\n[limits]\nconnections = 0\nheader_timeout = \"0s\"\n",
         "scope = [\"authorization\"]\n[defaults]\nfingerprint = { ignore = [\"sent_at\"] }\n",
     ]));
+}
+
+#[test]
+fn an_upstream_on_another_machine_may_have_the_gateways_own_port() {
+    for upstream in
+        ["http://10.0.0.7:8080", "http://api:8080", "http://[2001:db8::7]:8080", "http://10.0.0.7:8421"]
+    {
+        let file =
+            format!("scope = [\"authorization\"]\nlisten = \"0.0.0.0:8080\"\nupstream = \"{upstream}\"\n");
+        let settings = Given { file: Some(&file), ..Given::default() }.load();
+        assert!(settings.is_ok(), "{upstream}: {}", settings.unwrap_err());
+    }
 }
 
 #[test]
