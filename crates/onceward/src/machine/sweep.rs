@@ -1,0 +1,64 @@
+//! Time alone: leases that lapse, and windows that end.
+
+use std::time::Duration;
+
+use super::claim::take_over;
+use crate::event::{Answer, Decision, Expiry, Moment, Notice, Step, Write, keep, put};
+use crate::record::{Letter, OnLapse, Record, State};
+use crate::{OwnerToken, Timestamp};
+
+pub(super) fn expired(record: &Record, at: Moment, after: Duration) -> Step {
+    let sooner = |expires_at: Timestamp| expires_at.min(at.now.after(after));
+    match record.state.clone() {
+        State::Completed { reply, settled_at, expires_at } => put(record, Answer::Applied, |next| {
+            next.state = State::Completed { reply, settled_at, expires_at: sooner(expires_at) };
+        }),
+        State::FailedRetryable { settled_at, expires_at } => put(record, Answer::Applied, |next| {
+            next.state = State::FailedRetryable { settled_at, expires_at: sooner(expires_at) };
+        }),
+        State::InProgress { .. } | State::Unknown { .. } | State::Expired { .. } => keep(Answer::Conflict),
+    }
+}
+
+pub(super) fn swept(record: &Record, at: Moment, expiry: Expiry) -> Step {
+    match (&record.state, expiry) {
+        (State::InProgress { lease_until }, _) if !record.is_held(at) => {
+            lapsed(record, at, *lease_until, None)
+        }
+        (State::InProgress { .. } | State::Unknown { .. }, _) => keep(Answer::Left),
+        (State::Expired { .. }, Expiry::Soft) => keep(Answer::Left),
+        _ if !record.is_spent(at) => keep(Answer::Left),
+        (_, Expiry::Delete) => Step { write: Write::Remove, answer: Answer::Swept, notice: None },
+        (_, Expiry::Soft) => put(record, Answer::Swept, Record::empty),
+    }
+}
+
+/// A lease that nobody renewed: known from evidence, resumed where that was agreed, unknown otherwise.
+pub(super) fn lapsed(
+    record: &Record,
+    at: Moment,
+    lease_until: Timestamp,
+    successor: Option<OwnerToken>,
+) -> Step {
+    let answer = |decision: Decision| successor.map_or(Answer::Lapsed, |_| Answer::Decision(decision));
+    if let Some(reply) = record.own_evidence() {
+        return put(record, answer(Decision::Replay(reply.clone())), |next| next.complete(at, &reply));
+    }
+    let mut letter = Letter::Live;
+    if let (OnLapse::Resume { attempts, within }, Some(point)) =
+        (record.terms.on_lapse, &record.recovery_point)
+    {
+        // A lease from the future has lapsed for nobody who could tell: its owner may still be at work.
+        let takeable = lease_until <= at.now && lease_until.after(within) > at.now;
+        let open = record.attempt < attempts && takeable;
+        match successor {
+            Some(owner) if open => return take_over(record, at, owner, point),
+            None if open => return keep(Answer::Left),
+            Some(_) | None => letter = Letter::Dead,
+        }
+    }
+    let mut next = Box::new(record.clone());
+    next.lose(at, letter, "the lease lapsed");
+    let answer = answer(Decision::Refuse(next.refusal(at)));
+    Step { write: Write::Put(next), answer, notice: (letter == Letter::Dead).then_some(Notice::DeadLettered) }
+}

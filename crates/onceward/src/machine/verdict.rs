@@ -1,0 +1,63 @@
+//! What others know about an operation: evidence, probes that could not tell, and verdicts.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use crate::event::{Answer, Moment, Notice, Resolution, Step, keep, noticed, put};
+use crate::outcome::{Evidence, Reply};
+use crate::record::{Letter, Record, State};
+
+pub(super) fn testified(record: &Record, at: Moment, reply: &Arc<Reply>, by: &str) -> Step {
+    let complete = |next: &mut Record| {
+        next.complete(at, reply);
+        next.judge(at, by, "evidence of completion");
+    };
+    match &record.state {
+        // Evidence of another tenure decides nothing about this one, so it makes room for evidence that does.
+        State::InProgress { .. } if record.own_evidence().is_some() => keep(Answer::Applied),
+        State::InProgress { .. } => put(record, Answer::Applied, |next| next.testify(at, next.fence, reply)),
+        State::Unknown { .. } => put(record, Answer::Applied, complete),
+        State::FailedRetryable { .. } => {
+            noticed(put(record, Answer::Applied, complete), Notice::Contradiction)
+        }
+        State::Completed { reply, .. } => keep(Answer::AlreadySettled(Some(reply.clone()))),
+        State::Expired { .. } => keep(Answer::Conflict),
+    }
+}
+
+/// Doubling stops here: a probe that failed ten times is asked again at a steady, bounded pace.
+const BACKOFF_DOUBLINGS_MAX: u32 = 10;
+
+pub(super) fn unanswered(record: &Record, at: Moment, backoff: Duration, limit: u32) -> Step {
+    let State::Unknown { since, probes, letter: Letter::Live, .. } = record.state else {
+        return keep(Answer::Conflict);
+    };
+    let wait = backoff.saturating_mul(1 << probes.min(BACKOFF_DOUBLINGS_MAX));
+    let probes = probes.saturating_add(1);
+    let letter = if probes >= limit { Letter::Dead } else { Letter::Live };
+    let step = put(record, Answer::Applied, |next| {
+        next.state = State::Unknown { since, due_at: at.now.after(wait), probes, letter };
+    });
+    if letter == Letter::Dead { noticed(step, Notice::DeadLettered) } else { step }
+}
+
+pub(super) fn resolved(record: &Record, at: Moment, verdict: &Resolution, by: &str, reason: &str) -> Step {
+    let State::Unknown { .. } = record.state else {
+        return keep(Answer::Conflict);
+    };
+    if let (Resolution::Retryable, Some(Evidence { reply, .. })) = (verdict, &record.evidence) {
+        return overruled(record, at, reply, Answer::AlreadySettled(Some(reply.clone())));
+    }
+    put(record, Answer::Applied, |next| {
+        match verdict {
+            Resolution::Completed(reply) => next.complete(at, reply),
+            Resolution::Retryable => next.release(at, reason),
+        }
+        next.judge(at, by, reason);
+    })
+}
+
+/// Somebody says that nothing happened, or would do it again, and a tenure is known to have done it: that is the truth.
+pub(super) fn overruled(record: &Record, at: Moment, reply: &Arc<Reply>, answer: Answer) -> Step {
+    noticed(put(record, answer, |next| next.complete(at, reply)), Notice::Contradiction)
+}
