@@ -414,7 +414,7 @@ async fn a_version_never_comes_back_after_the_record_was_forgotten() {
 async fn a_record_that_is_too_large_is_refused_before_it_waits() {
     let store = open(&url("pool=1"), Options::default()).await;
     let mut record = sample::record("k");
-    record.subject.route = "r".repeat(65 << 20);
+    std::sync::Arc::make_mut(&mut record.subject).route = "r".repeat(65 << 20);
     let answer = store.swap(sample::id(1), None, record).await;
     assert!(
         matches!(&answer, Err(StoreError::Refused { reason }) if reason.contains("67108864")),

@@ -65,7 +65,7 @@ async fn main() -> Result<(), Box<dyn Error>> {
     let ran = engine
         .run(claim("order-4", 800)?, async move |_| {
             broken.charge(800).await;
-            Outcome::Unknown("the connection broke".to_owned())
+            Outcome::lost("the connection broke")
         })
         .await?;
     show(&ran);

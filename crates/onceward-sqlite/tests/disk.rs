@@ -219,7 +219,7 @@ fn a_child_writes_more_than_there_is_space_for() {
     let store = open(&path);
     put(&store, sample::id(1), None, sample::record("small"));
     let mut large = sample::record("large");
-    large.subject.route = "r".repeat(8 << 20);
+    std::sync::Arc::make_mut(&mut large.subject).route = "r".repeat(8 << 20);
     let refused = block_on(store.swap(sample::id(2), None, large));
     assert!(
         matches!(&refused, Err(StoreError::Unavailable { reason }) if reason.contains("is full")),

@@ -127,7 +127,7 @@ fn a_search_through_many_rows_pauses_and_goes_on_where_it_was() {
     // What comes later stands behind them.
     fold(&fixture.store);
     let mut needle = expiring(Timestamp::NEVER);
-    needle.subject.route = "POST /needle".to_owned();
+    std::sync::Arc::make_mut(&mut needle.subject).route = "POST /needle".to_owned();
     let needle = fixture.put_all(rows, [needle]);
     let which = Which::Filter(Filter { route: Some("POST /needle".to_owned()), ..Filter::default() });
     let page = fixture.page(&which, None, 10);

@@ -250,7 +250,7 @@ fn a_record_that_is_too_large_is_refused_before_it_waits() {
     let directory = tempfile::tempdir().unwrap();
     let store = open(&directory.path().join("onceward.db"));
     let mut record = sample::record("k");
-    record.subject.route = "r".repeat(65 << 20);
+    std::sync::Arc::make_mut(&mut record.subject).route = "r".repeat(65 << 20);
     let answer = block_on(store.swap(sample::id(1), None, record));
     assert!(
         matches!(&answer, Err(StoreError::Refused { reason }) if reason.contains("67108864")),

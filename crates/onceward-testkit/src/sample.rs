@@ -4,9 +4,11 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
+use onceward::fingerprint::Target;
 use onceward::{
-    Evidence, Fence, Fingerprint, Letter, OnLapse, OwnerToken, ProfileId, Record, RecordId, RecoveryPoint,
-    Reply, State, Subject, Terms, Timestamp, Verdict,
+    Absence, Cause, Doubt, Entered, Evidence, Extension, Fence, Fingerprint, HistoryEntry, LastFinding,
+    Letter, OnLapse, OwnerToken, ProfileId, Record, RecordId, RecoveryPoint, Reply, State, Subject, Terms,
+    Timestamp, Verdict,
 };
 
 use crate::Random;
@@ -25,27 +27,16 @@ pub fn id(n: u64) -> RecordId {
 
 /// A claim's record that nothing has happened to yet. The tag tells one record from another.
 pub fn record(tag: &str) -> Record {
-    let fence = Fence::from_number(START.as_micros());
-    Record {
-        subject: Subject {
-            scope: "acme".to_owned(),
-            key: tag.to_owned(),
-            route: "POST /payments".to_owned(),
-        },
-        fingerprint: Fingerprint::of_bytes(tag.as_bytes()),
-        terms: Terms::default(),
-        created_at: START,
-        opened: fence,
-        origin: fence,
-        fence,
-        owner: OwnerToken::named(tag),
-        attempt: 1,
-        recovery_point: None,
-        evidence: None,
-        verdict: None,
-        last_error: None,
-        state: in_progress(START.after(Terms::default().lease)),
-    }
+    let subject = Subject {
+        scope: "acme".to_owned(),
+        key: tag.to_owned(),
+        route: "POST /payments".to_owned(),
+        method: "POST".to_owned(),
+        path: "/payments".to_owned(),
+        ..Subject::default()
+    };
+    let fingerprint = Fingerprint::of_bytes(tag.as_bytes());
+    Record::new(subject, fingerprint, Terms::default(), OwnerToken::named(tag), START)
 }
 
 /// A plain record in this state.
@@ -75,6 +66,24 @@ pub fn full(tag: &str, state: State) -> Record {
             at: START.after(Duration::from_secs(2)),
         }),
         last_error: Some("the upstream hung up: \u{2028}\0".to_owned()),
+        doubt: Some(Doubt { since: START, cause: Cause::Said }),
+        voided: Some(Fence::from_number(START.as_micros() + 3)),
+        closed_at: Some(START.after(Duration::from_secs(3))),
+        absence: Some(Absence {
+            count: 1,
+            first_at: START,
+            fence: Fence::from_number(START.as_micros() + 7),
+        }),
+        finding: Some(LastFinding { at: START, text: "processing".to_owned() }),
+        entered: vec![Entered { point: "charged".to_owned(), at: START, dedup_until: Some(START) }],
+        history: vec![HistoryEntry {
+            at: START,
+            fence: Fence::from_number(START.as_micros()),
+            event: "lapsed".to_owned(),
+            by: "sweeper".to_owned(),
+            reason: "the lease lapsed".to_owned(),
+        }],
+        extensions: vec![Extension { tag: 7, critical: false, data: Bytes::from_static(b"\x00later") }],
         ..in_state(tag, state)
     }
 }
@@ -85,7 +94,24 @@ pub fn fingerprint(body: &str, rules: Option<&str>) -> Fingerprint {
     let Some(rules) = rules else { return usual };
     let mut name = [b'.'; 8];
     name.iter_mut().zip(rules.bytes()).for_each(|(byte, letter)| *byte = letter);
-    Fingerprint::new(ProfileId::from_bytes(name), *usual.digest())
+    Fingerprint::new(ProfileId::from_bytes(name), *usual.digest()).at(target(""))
+}
+
+/// Where a request goes. The empty name is the target of work that is no HTTP request.
+pub fn target(name: &str) -> Target {
+    let mut bytes = [0; 16];
+    bytes.iter_mut().zip(name.bytes()).for_each(|(byte, letter)| *byte = letter);
+    Target::from_bytes(bytes)
+}
+
+/// Makes a record's bytes those of a format that no version has yet, under a right checksum.
+pub fn as_of_a_newer_format(id: RecordId, bytes: &mut [u8]) {
+    bytes[0] = u8::MAX;
+    let mut hasher = crc32fast::Hasher::new();
+    hasher.update(id.as_bytes());
+    hasher.update(&bytes[..1]);
+    hasher.update(&bytes[5..]);
+    bytes[1..5].copy_from_slice(&hasher.finalize().to_le_bytes());
 }
 
 /// A recovery point with bytes that are no text.
@@ -134,7 +160,12 @@ pub const fn failed_retryable(expires_at: Timestamp) -> State {
 
 /// Nobody knows, and somebody should look then.
 pub const fn unknown(due_at: Timestamp, letter: Letter) -> State {
-    State::Unknown { since: START, due_at, probes: 2, letter }
+    State::Unknown { since: START, due_at, probes: 2, letter, cause: Cause::Said }
+}
+
+/// It was done, its answer could not be kept, and reconciliation should look then.
+pub const fn done_not_kept(due_at: Timestamp) -> State {
+    State::Unknown { since: START, due_at, probes: 0, letter: Letter::Live, cause: Cause::DoneNotKept }
 }
 
 /// Its window ended then, and its body is gone.
@@ -156,6 +187,7 @@ pub fn states(at: Timestamp) -> Vec<State> {
         failed_retryable(at),
         unknown(at, Letter::Live),
         unknown(at, Letter::Dead),
+        done_not_kept(at),
         expired(at),
         State::Expired { status: None, expires_at: at },
     ]

@@ -1,9 +1,10 @@
 //! What a caller asks for.
 
 use std::borrow::Cow;
+use std::fmt;
 use std::time::Duration;
 
-use crate::record::{OnLapse, Terms};
+use crate::record::{OnLapse, Subject, Terms, cut};
 use crate::{Fingerprint, Key, OwnerToken, Scope};
 
 /// A key in a scope with a fingerprint: "do this once".
@@ -20,9 +21,24 @@ pub struct Claim {
     pub(crate) key: Key,
     pub(crate) fingerprint: Fingerprint,
     pub(crate) route: Cow<'static, str>,
+    pub(crate) request_line: Option<RequestLine>,
     pub(crate) terms: Terms,
     pub(crate) owner: Option<OwnerToken>,
     pub(crate) timing: Timing,
+}
+
+/// The request that a claim was made for, as operators are shown it.
+#[derive(Clone)]
+pub(crate) struct RequestLine {
+    method: String,
+    path: String,
+}
+
+impl fmt::Debug for RequestLine {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        // A path can name a person or a customer: it is shown to operators who ask, not to logs.
+        f.debug_struct("RequestLine").field("method", &self.method).finish_non_exhaustive()
+    }
 }
 
 /// How long this claim's own execution and its caller may take.
@@ -68,6 +84,8 @@ pub enum ClaimError {
 impl Claim {
     /// A route is a label in metrics and lists.
     pub const MAX_ROUTE_BYTES: usize = 255;
+    /// No registered method is half as long; what is longer is cut where it is shown.
+    const MAX_METHOD_BYTES: usize = 32;
     /// Below this a lease would lapse while a busy store still commits.
     pub const MIN_LEASE: Duration = Duration::from_millis(100);
     /// Beyond this a dead worker would block its key for longer than anybody waits; longer work renews.
@@ -87,6 +105,7 @@ impl Claim {
             key,
             fingerprint,
             route: Cow::Borrowed("default"),
+            request_line: None,
             terms: Terms::default(),
             owner: None,
             timing,
@@ -98,7 +117,29 @@ impl Claim {
         &self.fingerprint
     }
 
-    /// Names the kind of work, for metrics and lists.
+    /// Notes the method and the path of the request, for operators. What makes two requests the same is the fingerprint.
+    pub fn request_line(mut self, method: &str, path: &str) -> Self {
+        let path = cut(path, Subject::MAX_PATH_BYTES).to_owned();
+        self.request_line =
+            Some(RequestLine { method: cut(method, Self::MAX_METHOD_BYTES).to_owned(), path });
+        self
+    }
+
+    /// What the record shows of this claim; `label` is what it shows of the key.
+    pub(crate) fn subject(&self, label: &str) -> Subject {
+        let RequestLine { method, path } =
+            self.request_line.clone().unwrap_or(RequestLine { method: String::new(), path: String::new() });
+        Subject {
+            scope: self.scope.as_str().to_owned(),
+            key: label.to_owned(),
+            route: self.route.clone().into_owned(),
+            method,
+            path,
+            labels: Vec::new(),
+        }
+    }
+
+    /// Names the kind of work, for metrics and lists. It is a label: what makes two requests the same is the fingerprint.
     pub fn route(mut self, route: &str) -> Result<Self, ClaimError> {
         check_route(route)?;
         self.route = Cow::Owned(route.to_owned());

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use crate::claim::Claim;
 use crate::outcome::{Outcome, RecoveryPoint, Reply};
-use crate::record::{Fence, Letter, Record};
+use crate::record::{Fence, Letter, Record, RecordFormat};
 use crate::{OwnerToken, Timestamp};
 
 /// The store's time, twice: as it is, and as far as expiry may trust it.
@@ -28,6 +28,8 @@ pub enum Event<'a> {
         owner: OwnerToken,
         /// What the record shows of the key.
         label: &'a str,
+        /// The format that new records are written in.
+        format: RecordFormat,
     },
     /// The completer takes a lapsed operation over, if it may be resumed.
     Resume {
@@ -84,6 +86,8 @@ pub enum Event<'a> {
     },
     /// An operator ends the window early, with time left for caches to notice.
     Expire {
+        /// The fence that opened the window that is meant, if that is known.
+        opened: Option<Fence>,
         /// How long the answer may still be given.
         after: Duration,
     },
@@ -95,19 +99,19 @@ pub enum Event<'a> {
 }
 
 impl Event<'_> {
-    /// Whether this speaks of another tenure than the record's. Owners are told that they are fenced; whoever speaks from
-    /// outside is told that there is a conflict.
+    /// Whether this speaks of another tenure or window than the record's. Owners are told that they are fenced; others are
+    /// told that there is a conflict.
     pub(crate) fn is_about_another(&self, record: &Record) -> bool {
         match self {
             Self::Evidence { fence, .. } | Self::Inconclusive { fence, .. } | Self::Resolve { fence, .. } => {
                 fence.is_some_and(|fence| fence != record.fence)
             }
+            Self::Expire { opened, .. } => opened.is_some_and(|opened| opened != record.opened),
             Self::Claim { .. }
             | Self::Resume { .. }
             | Self::Renew { .. }
             | Self::Checkpoint { .. }
             | Self::Settle { .. }
-            | Self::Expire { .. }
             | Self::Sweep { .. } => false,
         }
     }
@@ -193,6 +197,9 @@ pub enum Decision {
 pub enum Refusal {
     /// The key names another request.
     Mismatch,
+    /// The rest of the work may be done for the same request only, and whether this is it cannot be told: its fingerprint
+    /// was made under other settings.
+    Incomparable,
     /// The work is being done.
     InProgress {
         /// When it is worth asking again.

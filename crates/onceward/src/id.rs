@@ -7,7 +7,9 @@ use std::str::FromStr;
 use serde::{Deserialize, Serialize};
 
 use crate::digest::Digest;
-use crate::{Key, Scope, Secret};
+use crate::{Fence, Key, Scope, Secret};
+
+const DIGITS: &[u8; 16] = b"0123456789abcdef";
 
 /// The only primary key of a record, and a ready distribution key: 16 bytes of a hash.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
@@ -33,7 +35,6 @@ impl RecordId {
 
     /// The text form. Every request has it written once, and formatting byte by byte takes ten times as long.
     pub(crate) fn hex(&self) -> [u8; 32] {
-        const DIGITS: &[u8; 16] = b"0123456789abcdef";
         let mut text = [0; 32];
         for (pair, byte) in text.chunks_exact_mut(2).zip(self.0) {
             pair[0] = DIGITS[usize::from(byte >> 4)];
@@ -59,7 +60,7 @@ impl fmt::Debug for RecordId {
 /// A text that is no record id.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error(
-    "a text of {bytes} bytes is not a record id: it must be 32 hexadecimal digits, as lists and logs show them"
+    "a text of {bytes} bytes is not the id of an operation: it must be 32 hexadecimal digits, and may name its window by a hyphen and more of them, as lists and logs show them"
 )]
 pub struct NotARecordId {
     // Not the text itself: it may be a key that was put into the wrong place.
@@ -75,6 +76,90 @@ impl FromStr for RecordId {
             return Err(refused());
         }
         u128::from_str_radix(text, 16).map(|number| Self(number.to_be_bytes())).map_err(|_| refused())
+    }
+}
+
+/// Names one operation: the record, and the window of its key that is meant. Windows of one key have different ids, so that
+/// a provider which deduplicates by it, or a late event, cannot take today's operation for yesterday's.
+///
+/// ```
+/// use onceward::{Fence, OperationId, RecordId};
+/// let id = OperationId::windowed(RecordId::from_bytes([0xab; 16]), Fence::from_number(0x5f));
+/// assert_eq!(id.to_string(), "abababababababababababababababab-5f");
+/// assert_eq!(id.to_string().parse(), Ok(id));
+/// ```
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct OperationId {
+    record: RecordId,
+    opened: Option<Fence>,
+}
+
+impl OperationId {
+    /// The longest text: the record's digits, a hyphen and the fence's.
+    const MAX_TEXT_BYTES: usize = 32 + 1 + 16;
+
+    /// Without a window, as records of format 1 were dispatched.
+    pub const fn bare(record: RecordId) -> Self {
+        Self { record, opened: None }
+    }
+
+    /// With the fence that opened its window.
+    pub const fn windowed(record: RecordId, opened: Fence) -> Self {
+        Self { record, opened: Some(opened) }
+    }
+
+    /// Where its record lives.
+    pub const fn record(&self) -> RecordId {
+        self.record
+    }
+
+    /// The fence that opened its window, where it names one.
+    pub const fn opened(&self) -> Option<Fence> {
+        self.opened
+    }
+
+    /// Hands the text form to `with`. Every request has it written once, and formatting takes ten times as long.
+    pub(crate) fn with_text<T>(&self, with: impl FnOnce(&[u8]) -> T) -> T {
+        let mut text = [0; Self::MAX_TEXT_BYTES];
+        text[..32].copy_from_slice(&self.record.hex());
+        let Some(opened) = self.opened else { return with(&text[..32]) };
+        text[32] = b'-';
+        let number = opened.as_number();
+        let digits = (16 - number.leading_zeros() as usize / 4).max(1);
+        for (place, byte) in text[33..33 + digits].iter_mut().rev().enumerate() {
+            *byte = DIGITS[(number >> (4 * place) & 0xf) as usize];
+        }
+        with(&text[..33 + digits])
+    }
+}
+
+impl fmt::Display for OperationId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        // Digits, letters and a hyphen are always text.
+        self.with_text(|text| f.write_str(std::str::from_utf8(text).map_err(|_| fmt::Error)?))
+    }
+}
+
+impl fmt::Debug for OperationId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Display::fmt(self, f)
+    }
+}
+
+impl FromStr for OperationId {
+    type Err = NotARecordId;
+
+    fn from_str(text: &str) -> Result<Self, Self::Err> {
+        let refused = || NotARecordId { bytes: text.len() };
+        let Some((record, opened)) = text.split_once('-') else {
+            return text.parse().map(Self::bare);
+        };
+        let record = record.parse().map_err(|_| refused())?;
+        if opened.is_empty() || !opened.bytes().all(|byte| byte.is_ascii_hexdigit()) {
+            return Err(refused());
+        }
+        let opened = u64::from_str_radix(opened, 16).map_err(|_| refused())?;
+        Ok(Self::windowed(record, Fence::from_number(opened)))
     }
 }
 
@@ -184,6 +269,26 @@ mod tests {
         for nonsense in ["", "abc", &"g".repeat(32), &"+".repeat(32), &"a".repeat(33)] {
             assert!(nonsense.parse::<RecordId>().is_err(), "{nonsense}");
         }
+    }
+
+    #[test]
+    fn an_operation_id_survives_its_text_form_with_and_without_its_window() {
+        let record = RecordId::from_bytes([0xab; 16]);
+        let windowed = |number| OperationId::windowed(record, Fence::from_number(number));
+        let ids = [OperationId::bare(record), windowed(0), windowed(0xf), windowed(0x10), windowed(u64::MAX)];
+        for id in ids {
+            assert_eq!(id.to_string().parse(), Ok(id), "{id}");
+        }
+        assert_eq!(
+            windowed(1_767_225_600_000_000).to_string(),
+            format!("{record}-{:x}", 1_767_225_600_000_000_u64)
+        );
+        for nonsense in
+            ["", "-", "-5", "ab-5", &format!("{record}-"), &format!("{record}-+5"), &format!("{record}-g")]
+        {
+            assert!(nonsense.parse::<OperationId>().is_err(), "{nonsense}");
+        }
+        assert!(format!("{record}-{}", "1".repeat(17)).parse::<OperationId>().is_err());
     }
 
     #[test]

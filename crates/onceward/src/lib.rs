@@ -13,7 +13,7 @@
     feature = "http",
     doc = "- [`http::IdempotencyLayer`] to protect a tower service, such as an axum router;"
 )]
-//! - [`machine::step`] for the rules, on one page;
+//! - [`machine::step`] for the rules;
 //! - [`store::Store`] to bring another database;
 //! - [`fingerprint`] for what makes two requests the same.
 
@@ -46,11 +46,14 @@ pub use engine::{
 pub use entropy::{EntropyUnavailable, Instance, OwnerToken, random_bytes};
 pub use event::Refusal;
 pub use fingerprint::{Fingerprint, Profile, ProfileId};
-pub use id::{Identity, IdentityError, NotARecordId, RecordId};
+pub use id::{Identity, IdentityError, NotARecordId, OperationId, RecordId};
 pub use key::{ByteClass, Key, KeyError, Syntax};
 pub use memory::MemoryStore;
-pub use outcome::{Evidence, Outcome, RecoveryPoint, RecoveryPointError, Reply, Verdict};
-pub use record::{Fence, Letter, OnLapse, Record, State, Subject, Terms};
+pub use outcome::{Evidence, Outcome, RecoveryPoint, RecoveryPointError, Reply, Unsure, Verdict};
+pub use record::{
+    Absence, Cause, Doubt, Entered, Extension, Fence, HistoryEntry, Label, LastFinding, Letter, Naming,
+    OnLapse, Record, RecordFormat, State, Subject, Terms,
+};
 pub use scope::{Scope, ScopeError};
 pub use secret::{Secret, SecretTooShort};
 pub use time::{Clock, SystemClock, Timestamp};

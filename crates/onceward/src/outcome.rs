@@ -7,7 +7,7 @@ use bytes::Bytes;
 use serde::{Deserialize, Serialize};
 
 use crate::Timestamp;
-use crate::record::Fence;
+use crate::record::{Cause, Fence};
 
 /// What a retry gets back. Its debug form tells sizes only: bodies do not belong into logs.
 #[derive(Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -118,14 +118,47 @@ pub enum Outcome {
     Completed(Arc<Reply>),
     /// It is proven not to have happened. The words say why, without keys or bodies.
     Retryable(String),
-    /// Nobody can be sure. The words say why, without keys or bodies.
-    Unknown(String),
+    /// Nobody can be sure.
+    Unknown(Unsure),
+}
+
+/// Why an outcome is unknown.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Unsure {
+    /// The kind of reason, which decides what may end it.
+    pub cause: Cause,
+    /// The reason in words, without keys or bodies.
+    pub why: String,
 }
 
 impl Outcome {
     /// It happened, and this is the answer.
     pub fn completed(reply: Reply) -> Self {
         Self::Completed(Arc::new(reply))
+    }
+
+    /// Whether it says that the work was done, with or without an answer that can be kept.
+    pub const fn is_done(&self) -> bool {
+        match self {
+            Self::Completed(_) => true,
+            Self::Retryable(_) => false,
+            Self::Unknown(unsure) => matches!(unsure.cause, Cause::DoneNotKept),
+        }
+    }
+
+    /// Nobody can be sure, because there was no whole answer.
+    pub fn lost(why: impl Into<String>) -> Self {
+        Self::Unknown(Unsure { cause: Cause::Lost, why: why.into() })
+    }
+
+    /// Nobody can be sure, because the answer itself leaves it open.
+    pub fn said_unknown(why: impl Into<String>) -> Self {
+        Self::Unknown(Unsure { cause: Cause::Said, why: why.into() })
+    }
+
+    /// It happened, and its answer could not be kept: only a person may release it.
+    pub fn done_not_kept(why: impl Into<String>) -> Self {
+        Self::Unknown(Unsure { cause: Cause::DoneNotKept, why: why.into() })
     }
 }
 

@@ -12,8 +12,8 @@ use std::time::Duration;
 
 use onceward::event::{Event, Expiry, Moment, Resolution, Write};
 use onceward::{
-    Claim, Evidence, Fence, Key, Letter, OnLapse, Outcome, OwnerToken, Record, Scope, State, Terms,
-    Timestamp, machine,
+    Cause, Claim, Doubt, Evidence, Fence, Key, Letter, OnLapse, Outcome, OwnerToken, Record, RecordFormat,
+    Scope, State, Terms, Timestamp, machine,
 };
 use onceward_testkit::sample;
 
@@ -39,6 +39,7 @@ fn representatives() -> Vec<Record> {
     let old = Fence::from_number(NOW.as_micros() - 5);
     let evidence = |fence| Evidence { fence, reply: sample::reply(201, "evidence"), at: earlier() };
     let resume = OnLapse::Resume { attempts: 3, within: Duration::from_secs(60) };
+    let doubt = Doubt { since: earlier(), cause: Cause::Lost };
     let mut all = Vec::new();
     for at in [earlier(), later()] {
         for state in [
@@ -47,6 +48,7 @@ fn representatives() -> Vec<Record> {
             sample::failed_retryable(at),
             sample::unknown(at, Letter::Live),
             sample::unknown(at, Letter::Dead),
+            sample::done_not_kept(at),
             sample::expired(at),
         ] {
             for evidence in [None, Some(evidence(fence)), Some(evidence(old))] {
@@ -55,7 +57,7 @@ fn representatives() -> Vec<Record> {
                     (Some(sample::point("charged")), resume, 1),
                     (Some(sample::point("charged")), resume, 3),
                 ] {
-                    all.push(Record {
+                    let record = Record {
                         terms: Terms { on_lapse, ..Terms::default() },
                         opened: old,
                         origin: old,
@@ -65,7 +67,9 @@ fn representatives() -> Vec<Record> {
                         recovery_point,
                         evidence: evidence.clone(),
                         ..sample::in_state("x", state.clone())
-                    });
+                    };
+                    all.push(Record { doubt: Some(doubt), ..record.clone() });
+                    all.push(record);
                 }
             }
         }
@@ -87,10 +91,11 @@ fn happenings(claims: &[Claim]) -> Vec<(&'static str, Event<'_>)> {
         ("late checkpoint", Event::Checkpoint { fence: old, point: sample::point("next") }),
         ("settle completed", Event::Settle { fence, outcome: completed() }),
         ("settle retryable", Event::Settle { fence, outcome: Outcome::Retryable("refused".to_owned()) }),
-        ("settle unknown", Event::Settle { fence, outcome: Outcome::Unknown("timed out".to_owned()) }),
+        ("settle unknown", Event::Settle { fence, outcome: Outcome::lost("timed out") }),
+        ("settle done not kept", Event::Settle { fence, outcome: Outcome::done_not_kept("too large") }),
         ("late result", Event::Settle { fence: old, outcome: completed() }),
         ("late settle retryable", Event::Settle { fence: old, outcome: Outcome::Retryable(String::new()) }),
-        ("late settle unknown", Event::Settle { fence: old, outcome: Outcome::Unknown(String::new()) }),
+        ("late settle unknown", Event::Settle { fence: old, outcome: Outcome::lost("") }),
         (
             "evidence",
             Event::Evidence { fence: None, reply: sample::reply(200, "seen"), by: "webhook".to_owned() },
@@ -105,13 +110,21 @@ fn happenings(claims: &[Claim]) -> Vec<(&'static str, Event<'_>)> {
         ),
         ("resolve completed", resolve(Resolution::Completed(sample::reply(200, "resolved")))),
         ("resolve retryable", resolve(Resolution::Retryable)),
-        ("expire", Event::Expire { after: Duration::ZERO }),
+        ("expire", Event::Expire { opened: None, after: Duration::ZERO }),
         ("sweep", Event::Sweep { expiry: Expiry::Delete }),
         ("sweep softly", Event::Sweep { expiry: Expiry::Soft }),
     ];
     for claim in claims {
         for owner in ["owner", "somebody else"] {
-            all.push(("claim", Event::Claim { claim, owner: OwnerToken::named(owner), label: "k" }));
+            all.push((
+                "claim",
+                Event::Claim {
+                    claim,
+                    owner: OwnerToken::named(owner),
+                    label: "k",
+                    format: RecordFormat::Two,
+                },
+            ));
         }
     }
     all

@@ -32,7 +32,7 @@ async fn measure() -> Done {
         let again = claims.clone();
         let started = time::instant();
         for claim in again {
-            let ran = engine.run(claim, async |_| Outcome::Unknown("a replay executed".to_owned())).await?;
+            let ran = engine.run(claim, async |_| Outcome::lost("a replay executed")).await?;
             if !matches!(ran, Ran::Replayed { .. }) {
                 return Err(format!("a replay was expected, and this came: {ran:?}").into());
             }

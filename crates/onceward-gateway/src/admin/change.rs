@@ -11,8 +11,8 @@ use http::StatusCode;
 use onceward::event::Resolution;
 use onceward::store::{Stamped, StoreError};
 use onceward::{
-    By, Claim, Claimed, EngineError, Fence, Fingerprint, Key, OnLapse, Operated, Outcome, OwnerToken,
-    RecordId, RecoveryPoint, Scope, Settled, State, Tenure, Terms,
+    By, Cause, Claim, Claimed, EngineError, Fence, Fingerprint, Key, OnLapse, Operated, OperationId, Outcome,
+    OwnerToken, RecordId, RecoveryPoint, Scope, Settled, State, Tenure, Terms, Unsure,
 };
 use serde::Deserialize;
 use serde_json::json;
@@ -97,6 +97,7 @@ pub(super) async fn claim(Held(shared): Held<Arc<Shared>>, body: Body) -> Result
             let mut told = json!({
                 "decision": if point.is_some() { "resume" } else { "execute" },
                 "id": operation.id().to_string(),
+                "operation": operation.operation_id().to_string(),
                 "fence": operation.fence().as_number(),
                 "attempt": operation.attempt(),
                 "recovery_point": point.as_ref().map_or("started", |point| point.name()),
@@ -131,7 +132,8 @@ pub(super) async fn renew(
     Path(id): Path<String>,
     body: Body,
 ) -> Result<Response, Problem> {
-    let id = input::id(&id)?;
+    let operation = input::operation(&id)?;
+    let id = operation.record();
     let fence = Fence::from_number(input::json::<RenewBody>(body).await?.fence);
     held(&shared, id, shared.engine.renew(id, fence).await?).await?;
     lease(&shared, id, fence).await
@@ -152,7 +154,8 @@ pub(super) async fn checkpoint(
     Path(id): Path<String>,
     body: Body,
 ) -> Result<Response, Problem> {
-    let id = input::id(&id)?;
+    let operation = input::operation(&id)?;
+    let id = operation.record();
     let CheckpointBody { fence, recovery_point, data } = input::json(body).await?;
     let point = RecoveryPoint::new(&recovery_point, data.bytes()?);
     let point = point.map_err(|error| Problem::Invalid(error.to_string()))?;
@@ -187,7 +190,7 @@ async fn held(shared: &Shared, id: RecordId, tenure: Tenure) -> Result<(), Probl
 async fn over(shared: &Shared, id: RecordId) -> Result<Problem, Problem> {
     Ok(match shared.engine.load(id).await? {
         Some(_) => Problem::Fenced { id },
-        None => Problem::NotFound { id },
+        None => Problem::NotFound { id: OperationId::bare(id) },
     })
 }
 
@@ -198,6 +201,26 @@ struct SettleBody {
     outcome: OutcomeName,
     reply: Option<Brought>,
     error: Option<String>,
+    cause: Option<CauseName>,
+}
+
+/// Why an outcome is unknown. An owner that says so itself has had an answer, unless it says otherwise.
+#[derive(Debug, Clone, Copy, Deserialize)]
+#[serde(rename_all = "snake_case")]
+enum CauseName {
+    Lost,
+    Said,
+    DoneNotKept,
+}
+
+impl From<CauseName> for Cause {
+    fn from(name: CauseName) -> Self {
+        match name {
+            CauseName::Lost => Self::Lost,
+            CauseName::Said => Self::Said,
+            CauseName::DoneNotKept => Self::DoneNotKept,
+        }
+    }
 }
 
 #[derive(Debug, Deserialize)]
@@ -211,13 +234,20 @@ enum OutcomeName {
 impl SettleBody {
     fn outcome(self) -> Result<Outcome, Problem> {
         let error = self.error.unwrap_or_else(|| "the owner gave no reason".to_owned());
+        let cause = match (&self.outcome, self.cause) {
+            (OutcomeName::Unknown, cause) => cause.map_or(Cause::Said, Cause::from),
+            (OutcomeName::Completed | OutcomeName::Retryable, None) => Cause::Said,
+            (OutcomeName::Completed | OutcomeName::Retryable, Some(_)) => {
+                return Err(Problem::Invalid("only outcome = unknown has a cause".to_owned()));
+            }
+        };
         match (self.outcome, self.reply) {
             (OutcomeName::Completed, Some(reply)) => Ok(Outcome::Completed(reply.reply()?)),
             (OutcomeName::Completed, None) => {
                 Err(Problem::Invalid("outcome = completed needs a reply".to_owned()))
             }
             (OutcomeName::Retryable, None) => Ok(Outcome::Retryable(error)),
-            (OutcomeName::Unknown, None) => Ok(Outcome::Unknown(error)),
+            (OutcomeName::Unknown, None) => Ok(Outcome::Unknown(Unsure { cause, why: error })),
             (OutcomeName::Retryable | OutcomeName::Unknown, Some(_)) => {
                 Err(Problem::Invalid("only outcome = completed has a reply".to_owned()))
             }
@@ -231,7 +261,8 @@ pub(super) async fn settle(
     Path(id): Path<String>,
     body: Body,
 ) -> Result<Response, Problem> {
-    let id = input::id(&id)?;
+    let operation = input::operation(&id)?;
+    let id = operation.record();
     let body: SettleBody = input::json(body).await?;
     let fence = Fence::from_number(body.fence);
     match shared.engine.settle(id, fence, body.outcome()?).await? {
@@ -271,7 +302,8 @@ pub(super) async fn resolve(
     Path(id): Path<String>,
     body: Body,
 ) -> Result<Response, Problem> {
-    let id = input::id(&id)?;
+    let operation = input::operation(&id)?;
+    let id = operation.record();
     let ResolveBody { verdict, reply, reason, version } = input::json(body).await?;
     let reason = given(&reason)?;
     let resolution = match (verdict, reply) {
@@ -288,8 +320,8 @@ pub(super) async fn resolve(
     };
     // The verdict is about the record that stands there now, or about none: its fence goes with it.
     let (found, fence) = match shared.engine.load(id).await {
-        Ok(Some(found)) => (found.version, Some(found.record.fence)),
-        Ok(None) => return Err(Problem::NotFound { id }),
+        Ok(Some(found)) if found.record.is_named_by(operation) => (found.version, Some(found.record.fence)),
+        Ok(Some(_) | None) => return Err(Problem::NotFound { id: operation }),
         Err(EngineError::Store(StoreError::Unreadable { version, .. })) => (version, None),
         Err(error) => return Err(error.into()),
     };
@@ -300,7 +332,7 @@ pub(super) async fn resolve(
     let operated = shared.engine.resolve(id, fence, resolution, &caller.name, reason).await?;
     let applied = applied(id, operated)?;
     tracing::info!(%id, by = caller.name, ?verdict, "an operator resolved an operation");
-    Ok(operation(id, &applied))
+    Ok(shown_operation(id, &applied))
 }
 
 #[derive(Debug, Deserialize)]
@@ -316,12 +348,13 @@ pub(super) async fn expire(
     Path(id): Path<String>,
     body: Body,
 ) -> Result<Response, Problem> {
-    let id = input::id(&id)?;
+    let operation = input::operation(&id)?;
+    let id = operation.record();
     let ExpireBody { reason } = input::json(body).await?;
     let reason = given(&reason)?;
-    let applied = applied(id, shared.engine.expire(id).await?)?;
+    let applied = applied(id, shared.engine.expire(id, operation.opened()).await?)?;
     tracing::info!(%id, by = caller.name, reason, "an operator ended the window of an operation");
-    Ok(operation(id, &applied))
+    Ok(shown_operation(id, &applied))
 }
 
 fn given(reason: &str) -> Result<&str, Problem> {
@@ -334,12 +367,12 @@ fn given(reason: &str) -> Result<&str, Problem> {
 fn applied(id: RecordId, operated: Operated) -> Result<Stamped, Problem> {
     match operated {
         Operated::Applied(stamped) => Ok(stamped),
-        Operated::Conflict(None) => Err(Problem::NotFound { id }),
+        Operated::Conflict(None) => Err(Problem::NotFound { id: OperationId::bare(id) }),
         Operated::Conflict(found) => Err(Problem::Conflict { id, found: found.map(Box::new) }),
     }
 }
 
-fn operation(id: RecordId, found: &Stamped) -> Response {
+fn shown_operation(id: RecordId, found: &Stamped) -> Response {
     let mut shown = record::operation(id, found.version, &found.record, Bodies::Hidden);
     shown["timeline"] = record::timeline(&found.record);
     ok(shown)

@@ -7,7 +7,7 @@ use std::time::Duration;
 use axum::body::Body;
 use http::Uri;
 use http_body_util::{BodyExt as _, LengthLimitError, Limited};
-use onceward::RecordId;
+use onceward::OperationId;
 use percent_encoding::percent_decode_str;
 use serde::de::DeserializeOwned;
 
@@ -53,9 +53,9 @@ fn field_error(told: &str) -> String {
     "has a value of another type than expected".to_owned()
 }
 
-/// Reads an id from a path.
-pub(super) fn id(text: &str) -> Result<RecordId, Problem> {
-    RecordId::from_str(text).map_err(|error| Problem::Invalid(error.to_string()))
+/// Reads an operation's id from a path, with or without its window.
+pub(super) fn operation(text: &str) -> Result<OperationId, Problem> {
+    OperationId::from_str(text).map_err(|error| Problem::Invalid(error.to_string()))
 }
 
 /// Reads a query, in which only these names may stand, each once.

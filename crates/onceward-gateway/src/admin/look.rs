@@ -29,14 +29,16 @@ pub(super) async fn one(
     Path(id): Path<String>,
     uri: Uri,
 ) -> Result<Response, Problem> {
-    let id = input::id(&id)?;
+    let operation = input::operation(&id)?;
+    let id = operation.record();
     let query = input::query(&uri, &["bodies"])?;
     let bodies = match query.get("bodies").map(String::as_str) {
         None | Some("false") => Bodies::Hidden,
         Some("true") => Bodies::Shown,
         Some(_) => return Err(Problem::Invalid("bodies in the query must be true or false".to_owned())),
     };
-    let found = shared.engine.load(id).await?.ok_or(Problem::NotFound { id })?;
+    let found = shared.engine.load(id).await?.filter(|found| found.record.is_named_by(operation));
+    let found = found.ok_or(Problem::NotFound { id: operation })?;
     let mut shown = record::operation(id, found.version, &found.record, bodies);
     shown["timeline"] = record::timeline(&found.record);
     Ok(json_response(StatusCode::OK, &shown))

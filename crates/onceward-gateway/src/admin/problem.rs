@@ -5,7 +5,7 @@ use http::header::{CACHE_CONTROL, CONTENT_TYPE, RETRY_AFTER, WWW_AUTHENTICATE};
 use http::{HeaderValue, StatusCode};
 use onceward::http::{Flavor, Problem as Refusing};
 use onceward::store::{Stamped, StoreError, Version};
-use onceward::{EngineError, RecordId, Refusal};
+use onceward::{EngineError, OperationId, RecordId, Refusal};
 use serde_json::{Value, json};
 
 use super::record;
@@ -29,7 +29,7 @@ pub(super) enum Problem {
     /// The request's body is too large.
     TooLarge { limit: usize },
     /// There is no such operation.
-    NotFound { id: RecordId },
+    NotFound { id: OperationId },
     /// The caller's tenure is over.
     Fenced { id: RecordId },
     /// It cannot be done to the record that stands there.
@@ -208,6 +208,7 @@ impl From<EngineError> for Problem {
 fn refusing(refusal: &Refusal) -> Refusing {
     match refusal {
         Refusal::Mismatch => Refusing::Mismatch,
+        Refusal::Incomparable => Refusing::Incomparable,
         Refusal::InProgress { retry_after } => Refusing::InProgress { retry_after: *retry_after },
         Refusal::Unknown { retry_after, letter } => {
             Refusing::OutcomeUnknown { retry_after: *retry_after, letter: *letter }

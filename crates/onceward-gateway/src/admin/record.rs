@@ -23,6 +23,7 @@ pub(super) fn time(at: Timestamp) -> Value {
 pub(super) fn operation(id: RecordId, version: Version, record: &Record, bodies: Bodies) -> Value {
     let mut shown_record = json!({
         "id": id.to_string(),
+        "operation": record.operation(id).to_string(),
         "version": version.as_number(),
         "state": record.state.name(),
         "scope": record.subject.scope,
@@ -54,6 +55,14 @@ pub(super) fn operation(id: RecordId, version: Version, record: &Record, bodies:
     if let Some(verdict) = verdict(record) {
         fields.insert("verdict".to_owned(), verdict);
     }
+    if !record.subject.method.is_empty() {
+        fields.insert("method".to_owned(), record.subject.method.as_str().into());
+        fields.insert("path".to_owned(), record.subject.path.as_str().into());
+    }
+    if let Some(doubt) = &record.doubt {
+        let told = json!({ "since": time(doubt.since), "cause": doubt.cause.name() });
+        fields.insert("doubt".to_owned(), told);
+    }
     if let Some(error) = &record.last_error {
         fields.insert("last_error".to_owned(), error.as_str().into());
     }
@@ -72,8 +81,9 @@ fn add_state(fields: &mut Map<String, Value>, state: &State, bodies: Bodies) {
         State::FailedRetryable { settled_at, expires_at } => {
             json!({ "settled_at": time(*settled_at), "expires_at": time(*expires_at) })
         }
-        State::Unknown { since, due_at, probes, letter } => json!({
+        State::Unknown { since, due_at, probes, letter, cause } => json!({
             "unknown_since": time(*since),
+            "cause": cause.name(),
             "due_at": time(*due_at),
             "probes": probes,
             "dead_lettered": match letter {

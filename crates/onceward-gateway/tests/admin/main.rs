@@ -112,7 +112,7 @@ impl Bench {
 
     /// Leaves an operation whose outcome nobody knows.
     async fn lose(&self, key: &str) -> RecordId {
-        let ran = self.run(key, "body", Outcome::Unknown("the upstream went away".to_owned())).await;
+        let ran = self.run(key, "body", Outcome::lost("the upstream went away")).await;
         assert!(matches!(ran, Ran::Unknown(_)), "{ran:?}");
         id(key)
     }

@@ -167,7 +167,7 @@ pub async fn a_swap_dropped_midway_leaves_the_old_record_or_the_new_one(bench: B
             let mut context = Context::from_waker(Waker::noop());
             let _ = swap.as_mut().poll(&mut context);
         }
-        let seen = bench.load(id).await.expect("the old record does not vanish").record.subject.key;
+        let seen = bench.load(id).await.expect("the old record does not vanish").record.subject.key.clone();
         assert!(["old", "dropped"].contains(&seen.as_str()), "{seen}");
         // Whoever swaps next learns which of the two it was, and that stays so.
         let last = match bench.swap(id, Some(version), &sample::record("next")).await {

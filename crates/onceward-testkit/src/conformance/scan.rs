@@ -169,12 +169,17 @@ fn combinations() -> Vec<(RecordId, Record)> {
         for route in ["POST /payments", "POST /PAYMENTS"] {
             for scope in ["acme", "acme,eu"] {
                 for created in [5, 6] {
-                    let subject = Subject { scope: scope.into(), key: "k".into(), route: route.into() };
+                    let subject = Subject {
+                        scope: scope.into(),
+                        key: "k".into(),
+                        route: route.into(),
+                        ..Subject::default()
+                    };
                     let record = sample::in_state("k", state.clone());
                     let number = u64::try_from(all.len()).expect("there are forty");
                     all.push((
                         sample::id(number),
-                        Record { subject, created_at: seconds(created), ..record },
+                        Record { subject: subject.into(), created_at: seconds(created), ..record },
                     ));
                 }
             }

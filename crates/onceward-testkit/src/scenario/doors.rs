@@ -7,8 +7,8 @@ use std::time::Duration;
 use onceward::event::{Answer, Decision, Event, Moment, Resolution, Step, Write};
 use onceward::store::{Seen, Stamped, Store, Swapped};
 use onceward::{
-    Claim, Clock, Fence, Identity, Key, Outcome, OwnerToken, Record, RecordId, RecoveryPoint, Reply, Scope,
-    Timestamp, machine,
+    Claim, Clock, Fence, Identity, Key, Naming, Outcome, OwnerToken, Record, RecordId, RecoveryPoint, Reply,
+    Scope, State, Timestamp, Unsure, machine,
 };
 
 use super::run::Silence;
@@ -133,8 +133,9 @@ fn moment(now: Timestamp, ahead: Duration) -> Moment {
 /// What is told about a step (or a mere look) that left the record like this.
 fn told(step: Option<Step>, record: Option<&Record>) -> Told {
     let state = Some(record.map_or("none", |record| record.state.name()));
+    let facts = record.map(facts).unwrap_or_default();
     let Some(step) = step else {
-        return Told { said: Said::Read, tenure: None, state, alarm: None };
+        return Told { said: Said::Read, tenure: None, state, facts, alarm: None };
     };
     let tenure = match &step.answer {
         Answer::Decision(Decision::Execute | Decision::Resume(_)) => {
@@ -149,7 +150,22 @@ fn told(step: Option<Step>, record: Option<&Record>) -> Told {
         | Answer::Swept
         | Answer::Left => None,
     };
-    Told { said: Said::Answer(step.answer), tenure, state, alarm: Some(step.notice.ok_or(Silence)) }
+    Told { said: Said::Answer(step.answer), tenure, state, facts, alarm: Some(step.notice.ok_or(Silence)) }
+}
+
+/// What scripts may assert of a record beside its state.
+fn facts(record: &Record) -> Vec<(&'static str, String)> {
+    let doubt = if record.doubt.is_some() { "yes" } else { "no" };
+    let naming = match record.naming {
+        Naming::Bare => "bare",
+        Naming::Windowed => "windowed",
+    };
+    let mut facts = vec![("doubt", doubt.to_owned()), ("naming", naming.to_owned())];
+    if let State::Unknown { since, cause, .. } = &record.state {
+        facts.push(("cause", cause.name().to_owned()));
+        facts.push(("since", format!("{}s", since.since(sample::START).as_secs())));
+    }
+    facts
 }
 
 /// An act as the machine takes it; it keeps what an event only borrows.
@@ -164,14 +180,18 @@ impl<'a> Request<'a> {
     fn of(act: &'a Act, fence: Option<Fence>) -> Option<Self> {
         let scope = Scope::new(&act.scope).expect("a script's scope is short");
         let key = Key::new(&act.key).expect("a script's key is a key");
-        let claim = |body: &str, rules: Option<&str>| {
+        let claim = |body: &str, rules: Option<&str>, target: Option<&str>| {
             let fingerprint = sample::fingerprint(body, rules);
+            let fingerprint = target.map_or(fingerprint, |name| fingerprint.at(sample::target(name)));
             Claim::new(scope.clone(), key.clone(), fingerprint)
         };
         let claim = match &act.deed {
             Deed::Read => return None,
-            Deed::Claim { body, rules, terms } => {
-                claim(body, rules.as_deref()).terms(terms.clone()).expect("a script's terms make sense")
+            Deed::Claim { body, rules, target, terms, .. } => {
+                claim(body, rules.as_deref(), target.as_deref())
+                    .route(target.as_deref().unwrap_or("default"))
+                    .and_then(|claim| claim.terms(terms.clone()))
+                    .expect("a script's terms and target make sense")
             }
             Deed::Resume
             | Deed::Renew
@@ -181,7 +201,7 @@ impl<'a> Request<'a> {
             | Deed::Inconclusive { .. }
             | Deed::Resolve(_)
             | Deed::Expire { .. }
-            | Deed::Sweep(_) => claim("", None),
+            | Deed::Sweep(_) => claim("", None, None),
         };
         Some(Self { act, fence: fence.unwrap_or(Fence::from_number(0)), claim })
     }
@@ -190,7 +210,9 @@ impl<'a> Request<'a> {
         let (owner, fence) = (OwnerToken::named(&self.act.actor), self.fence);
         let by = self.act.actor.clone();
         match &self.act.deed {
-            Deed::Claim { .. } => Event::Claim { claim: &self.claim, owner, label: &self.act.key },
+            Deed::Claim { format, .. } => {
+                Event::Claim { claim: &self.claim, owner, label: &self.act.key, format: *format }
+            }
             // A look has no event; resuming with nobody's token is the nearest that changes nothing.
             Deed::Read | Deed::Resume => Event::Resume { owner },
             Deed::Renew => Event::Renew { fence },
@@ -204,7 +226,9 @@ impl<'a> Request<'a> {
                 outcome: match ending {
                     Ending::Completed(answered) => Outcome::Completed(reply(answered)),
                     Ending::Retryable => Outcome::Retryable("as the script says".to_owned()),
-                    Ending::Unknown => Outcome::Unknown("as the script says".to_owned()),
+                    Ending::Unknown(cause) => {
+                        Outcome::Unknown(Unsure { cause: *cause, why: "as the script says".to_owned() })
+                    }
                 },
             },
             Deed::Evidence(answered) => Event::Evidence { fence: None, reply: reply(answered), by },
@@ -215,12 +239,12 @@ impl<'a> Request<'a> {
                 fence: None,
                 verdict: match ending {
                     Ending::Completed(answered) => Resolution::Completed(reply(answered)),
-                    Ending::Retryable | Ending::Unknown => Resolution::Retryable,
+                    Ending::Retryable | Ending::Unknown(_) => Resolution::Retryable,
                 },
                 by,
                 reason: "as the script says".to_owned(),
             },
-            Deed::Expire { after } => Event::Expire { after: *after },
+            Deed::Expire { after } => Event::Expire { opened: None, after: *after },
             Deed::Sweep(expiry) => Event::Sweep { expiry: *expiry },
         }
     }

@@ -45,12 +45,14 @@ macro_rules! each_scenario {
             a_webhook_completes_what_nobody_knew,
             a_webhook_is_heard_beside_a_fenced_owners_result,
             what_one_tenure_did_settles_the_lapse_of_the_next,
+            an_attempt_after_a_lapse_that_proves_nothing_sent_stays_unknown,
             an_inconclusive_probe_backs_off_and_ends_among_the_dead_letters,
             an_operator_ends_the_window_early,
             an_unknown_outcome_is_resolved_once,
             at_the_end_of_the_window_there_is_a_replay_or_a_new_execution,
             nobody_takes_over_later_than_was_agreed,
             nothing_can_be_done_to_what_is_absent,
+            one_key_on_two_targets_is_a_mismatch_whatever_their_rules,
             renewing_and_checkpointing_keep_the_lease_alive,
             the_process_slept_between_claim_and_dispatch,
             the_sweeper_does_not_wait_for_an_attempt_that_is_not_left,
@@ -61,6 +63,8 @@ macro_rules! each_scenario {
             two_tenants_never_meet,
             where_resuming_was_not_agreed_a_recovery_point_is_no_licence,
             without_a_recovery_point_there_is_nothing_to_resume,
+            work_begun_under_other_rules_is_not_continued,
+            work_that_was_done_and_not_kept_is_released_by_a_person_alone,
         }
     };
 }

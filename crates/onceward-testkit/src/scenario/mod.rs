@@ -21,7 +21,11 @@
 //! - `fence=N` is the N-th tenure that the script has handed out for that key. Fences themselves are times.
 //! - Whoever does not name a key with `key=` means the key that was claimed last; likewise with `scope=`.
 //! - `reads` remembers the record; the same actor's next act begins from what was read then, however stale it is by now.
-//! - Every answer may assert `state=` (or `state=none`) and `alarm=`. Where no alarm is named, there must be none.
+//! - `terms format=1` writes the records of the claims that follow in format 1.
+//! - `target=` is where the claim's request goes, whatever its body; `rules=` names the rules of its fingerprint.
+//! - Every answer may assert `state=` (or `state=none`) and `alarm=`. Where no alarm is named, there must be none. It may
+//!   also assert `cause=` and `since=` of an unknown outcome, `doubt=yes` or `doubt=no`, and `naming=bare` or
+//!   `naming=windowed`.
 
 mod doors;
 mod list;
@@ -32,7 +36,7 @@ use std::fmt;
 use std::str::FromStr;
 use std::time::Duration;
 
-use onceward::Terms;
+use onceward::{Cause, RecordFormat, Terms};
 
 pub use doors::{MachineDoor, StoreDoor};
 pub use list::{SCRIPTS, named, on_machine, on_store};
@@ -97,8 +101,12 @@ pub enum Deed {
         body: String,
         /// The name of the fingerprint rules, where they are not the usual ones.
         rules: Option<String>,
+        /// The name of the target, where it is not the usual one.
+        target: Option<String>,
         /// The terms that stand in the script.
         terms: Terms,
+        /// The format that stands in the script.
+        format: RecordFormat,
     },
     /// `reads`
     Read,
@@ -113,7 +121,7 @@ pub enum Deed {
         /// What the next phase needs to know.
         data: String,
     },
-    /// `settles fence=N 201`, `… retryable` or `… unknown`
+    /// `settles fence=N 201`, `… retryable` or `… unknown cause=…`
     Settle(Ending),
     /// `gives evidence 201`
     Evidence(Answered),
@@ -142,8 +150,8 @@ pub enum Ending {
     Completed(Answered),
     /// It did not happen.
     Retryable,
-    /// Nobody knows. Only an owner can say so.
-    Unknown,
+    /// Nobody knows, for this cause. Only an owner can say so.
+    Unknown(Cause),
 }
 
 /// The part of a reply that scripts speak of.

@@ -4,7 +4,7 @@ use std::fmt;
 use std::time::Duration;
 
 use onceward::event::Expiry;
-use onceward::{OnLapse, Terms};
+use onceward::{Cause, OnLapse, RecordFormat, Terms};
 
 use super::{Act, Answered, Deed, Ending, Expected, Line, Script};
 
@@ -30,6 +30,7 @@ type Parsed<T> = Result<T, String>;
 /// What earlier lines set for later ones.
 struct Standing {
     terms: Terms,
+    format: RecordFormat,
     ahead: Duration,
     now: Duration,
     scope: String,
@@ -49,6 +50,7 @@ pub(super) fn script(text: &str) -> Result<Script, ScriptError> {
     };
     let mut standing = Standing {
         terms: Terms { grace: Duration::ZERO, ..Terms::default() },
+        format: RecordFormat::Two,
         ahead: Duration::ZERO,
         now: Duration::ZERO,
         scope: "tenant".to_owned(),
@@ -97,6 +99,10 @@ fn terms(words: &mut Words, standing: &mut Standing) -> Parsed<()> {
             *term = duration(&value)?;
         }
     }
+    if let Some(format) = words.value("format") {
+        let known = format.parse().ok().and_then(RecordFormat::from_number);
+        standing.format = known.ok_or_else(|| format!("format={format}: expected 1 or 2"))?;
+    }
     match words.value("on_lapse").as_deref() {
         None => {}
         Some("unknown") => terms.on_lapse = OnLapse::Unknown,
@@ -121,6 +127,8 @@ fn act(words: &mut Words, standing: &mut Standing) -> Parsed<Act> {
             Deed::Claim {
                 body: words.need("body")?,
                 rules: words.value("rules"),
+                target: words.value("target"),
+                format: standing.format,
                 terms: standing.terms.clone(),
             }
         }
@@ -132,7 +140,12 @@ fn act(words: &mut Words, standing: &mut Standing) -> Parsed<Act> {
         }
         "settles" => match words.word("a status, retryable or unknown")?.as_str() {
             "retryable" => Deed::Settle(Ending::Retryable),
-            "unknown" => Deed::Settle(Ending::Unknown),
+            "unknown" => Deed::Settle(Ending::Unknown(match words.value("cause").as_deref() {
+                None | Some("lost") => Cause::Lost,
+                Some("said") => Cause::Said,
+                Some("done_not_kept") => Cause::DoneNotKept,
+                Some(other) => return Err(format!("cause={other}: expected lost, said or done_not_kept")),
+            })),
             status => Deed::Settle(Ending::Completed(answered(status, words)?)),
         },
         "gives" => {
@@ -196,11 +209,12 @@ fn answered(status: &str, words: &mut Words) -> Parsed<Answered> {
 }
 
 /// Each answer with the values that may be asserted of it beside `state` and `alarm`.
-const ANSWERS: [(&str, &[&str]); 15] = [
+const ANSWERS: [(&str, &[&str]); 16] = [
     ("execute", &["fence", "attempt"]),
     ("resume", &["fence", "attempt", "point", "data"]),
     ("replay STATUS", &["reply"]),
     ("refuse mismatch", &[]),
+    ("refuse incomparable", &[]),
     ("refuse in_progress", &["retry_after"]),
     ("refuse unknown", &["retry_after", "letter"]),
     ("applied", &[]),
@@ -231,6 +245,13 @@ fn expected(words: Words) -> Parsed<Expected> {
         let known: &[&str] = match name.as_str() {
             "state" => &STATES,
             "alarm" => &ALARMS,
+            "cause" => &["lost", "said", "done_not_kept"],
+            "doubt" => &["yes", "no"],
+            "naming" => &["bare", "windowed"],
+            "since" => {
+                duration(value)?;
+                continue;
+            }
             name if !values.contains(&name) => {
                 let names: Vec<_> = ["state", "alarm"].iter().chain(*values).copied().collect();
                 return Err(format!("`{form}` has no {name}=: expected {}", names.join(", ")));

@@ -28,6 +28,8 @@ pub struct Told {
     pub tenure: Option<(Fence, u32)>,
     /// The record's state afterwards, or `none`.
     pub state: Option<&'static str>,
+    /// What else the record says afterwards, by the names that scripts use.
+    pub facts: Vec<(&'static str, String)>,
     /// What operators heard of: that, or that there was nothing to hear of.
     pub alarm: Option<Alarm>,
 }
@@ -128,6 +130,7 @@ fn shown(told: &Told, handed_out: &[Fence]) -> Shown {
         values.extend([("fence", nth.to_string()), ("attempt", attempt.to_string())]);
     }
     values.extend(told.state.map(|state| ("state", state.to_owned())));
+    values.extend(told.facts.iter().cloned());
     let alarm = told.alarm.map(|alarm| match alarm {
         Ok(Notice::Contradiction) => "contradiction",
         Ok(Notice::Uncompared) => "uncompared",
@@ -167,6 +170,7 @@ fn refused(refusal: &Refusal, values: &mut Vec<(&'static str, String)>) -> Strin
     let mut retry_after = |after: &Duration| values.push(("retry_after", format!("{}s", after.as_secs())));
     match refusal {
         Refusal::Mismatch => "mismatch".to_owned(),
+        Refusal::Incomparable => "incomparable".to_owned(),
         Refusal::InProgress { retry_after: after } => {
             retry_after(after);
             "in_progress".to_owned()

@@ -4,11 +4,13 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use onceward::event::Resolution;
+use onceward::fingerprint::Target;
 use onceward::store::{Filter, Scan, Which};
 use onceward::time::{instant, sleep};
 use onceward::{
-    Claim, Engine, EngineOptions, Fence, Fingerprint, Identity, Instance, Key, Limits, Observation, Observer,
-    Operation, Outcome, Ran, RecordId, RecoveryPoint, Reply, Scope, State, Sweeping, Terms, Timestamp,
+    Cause, Claim, Engine, EngineOptions, Fence, Fingerprint, Identity, Instance, Key, Limits, Observation,
+    Observer, Operation, Outcome, ProfileId, Ran, RecordId, RecoveryPoint, Reply, Scope, State, Sweeping,
+    Terms, Timestamp,
 };
 
 use super::mutant::Mutant;
@@ -16,7 +18,7 @@ use super::plan::Plan;
 use super::process::Process;
 use super::sometimes::Sometimes;
 use super::store::{Connection, Database};
-use super::world::World;
+use super::world::{AskedFor, World};
 use super::{Shared, TrueClock};
 
 /// How far the store's clock jumps: well beyond what expiry trusts, and short enough to be sat out at the end.
@@ -55,6 +57,8 @@ pub struct Request {
     pub scope: u64,
     pub key: u64,
     pub body: u64,
+    /// Where it goes. Each target has fingerprint rules of its own.
+    pub target: u64,
 }
 
 impl Cast {
@@ -124,6 +128,7 @@ impl Cast {
                 scope: world.random.below(self.plan.scopes),
                 key: world.random.below(self.plan.keys),
                 body: u64::from(world.random.permille(world.chances.other_body)),
+                target: u64::from(world.random.permille(world.chances.other_target)),
             });
             for _ in 0..3 {
                 let gap = self.draw(|world| world.random.millis(0, 2500));
@@ -146,7 +151,8 @@ impl Cast {
         let Ok(claim) = claim(request, terms, &self.plan) else { return Told::Nothing };
         let asked = self.database.true_now();
         self.world.lock().answers.asked += 1;
-        let worker = Worker { cast: self.clone(), process: node.process.clone(), body: request.body };
+        let asked_for = AskedFor { body: request.body, target: request.target };
+        let worker = Worker { cast: self.clone(), process: node.process.clone(), asked_for };
         let run = node.engine.run(claim, move |operation| worker.work(operation));
         let answered = async {
             let ran = run.await;
@@ -164,14 +170,14 @@ impl Cast {
             Ok(Ran::Executed { reply, expires_at } | Ran::Replayed { reply, expires_at }) => {
                 let number = std::str::from_utf8(&reply.body).ok().and_then(|text| text.parse().ok());
                 let answer = (number.unwrap_or(u64::MAX), expires_at);
-                world.answered(now, asked, (id_of(request), request.body), answer);
+                world.answered(now, asked, (id_of(request), asked_for), answer);
                 Told::Answer
             }
             Ok(Ran::Refused(refusal)) => {
                 world.answers.refused += 1;
                 match refusal {
                     onceward::Refusal::Mismatch => Told::Mismatch,
-                    onceward::Refusal::Unknown { .. } => Told::Unknown,
+                    onceward::Refusal::Unknown { .. } | onceward::Refusal::Incomparable => Told::Unknown,
                     onceward::Refusal::InProgress { .. } => Told::InProgress,
                 }
             }
@@ -299,9 +305,20 @@ impl Cast {
                 drop(node.engine.inconclusive(id, Some(fence), Duration::from_millis(300), 4).await);
             }
             (State::Completed { .. }, _) if self.draw(|world| world.random.permille(chances.expire)) => {
-                drop(node.engine.expire(id).await);
+                drop(node.engine.expire(id, None).await);
             }
             _ => {}
+        }
+    }
+
+    /// Denies work that is on record as done. What is not on record yet would be believed, as it should be.
+    async fn deny(&self, node: &Node, id: RecordId, fence: Fence) {
+        let Ok(Some(found)) = node.engine.load(id).await else { return };
+        let done = matches!(found.record.state, State::Unknown { cause: Cause::DoneNotKept, .. });
+        if found.record.fence == fence && done {
+            let outcome = Outcome::Retryable("simulated: it looked as if nothing was done".to_owned());
+            drop(node.engine.settle(id, fence, outcome).await);
+            self.world.lock().saw(Sometimes::DoneWorkDenied);
         }
     }
 
@@ -326,7 +343,7 @@ pub enum Told {
 struct Worker {
     cast: Cast,
     process: Arc<Process>,
-    body: u64,
+    asked_for: AskedFor,
 }
 
 impl Worker {
@@ -336,6 +353,10 @@ impl Worker {
         self.cast.world.lock().begin(now, id, fence, self.cast.plan.lease);
         self.process.pass().await;
         let number = match operation.recovery_point() {
+            // The service cannot be reached for the rest of the work.
+            Some(_) if self.cast.draw(|world| world.random.permille(world.chances.resume_fails)) => {
+                return Outcome::Retryable("simulated: nothing was sent this time".to_owned());
+            }
             Some(point) => String::from_utf8_lossy(point.data()).into_owned(),
             None => {
                 self.pause().await;
@@ -354,7 +375,8 @@ impl Worker {
                     std::panic::resume_unwind(Box::new("simulated"));
                 }
                 let now = self.cast.database.true_now();
-                let number = self.cast.world.lock().execute(now, id, self.body, fence).to_string();
+                let name = operation.operation_id();
+                let number = self.cast.world.lock().execute(now, name, self.asked_for, fence).to_string();
                 if let Ok(point) = RecoveryPoint::new("executed", number.clone()) {
                     // Work that cannot note its phase, or has lost its tenure, goes on: what is done is done.
                     drop(operation.checkpoint(point).await);
@@ -363,17 +385,40 @@ impl Worker {
             }
         };
         self.pause().await;
-        let (unsure, panics) = self.cast.draw(|world| {
+        let (unsure, panics, unkept) = self.cast.draw(|world| {
             let chances = world.chances.clone();
-            (world.random.permille(chances.work_unsure), world.random.permille(chances.work_panics / 2))
+            (
+                world.random.permille(chances.work_unsure),
+                world.random.permille(chances.work_panics / 2),
+                world.random.permille(chances.work_unkept),
+            )
         });
         if unsure {
-            return Outcome::Unknown("simulated: the answer broke off".to_owned());
+            return Outcome::lost("simulated: the answer broke off");
         }
         if panics {
             std::panic::resume_unwind(Box::new("simulated"));
         }
+        if unkept {
+            self.contradict_later(&operation);
+            return Outcome::done_not_kept("simulated: the answer is too large");
+        }
         Outcome::completed(Reply::new(number))
+    }
+
+    /// A part of the owner that does not know of the answer says later that nothing was done.
+    fn contradict_later(&self, operation: &Operation) {
+        let (cast, id, fence) = (self.cast.clone(), operation.id(), operation.fence());
+        let pause = self.cast.draw(|world| world.random.millis(50, 1500));
+        tokio::spawn(async move {
+            sleep(pause).await;
+            let Some(node) = cast.node() else { return };
+            tokio::select! {
+                biased;
+                () = cast.deny(&node, id, fence) => {}
+                () = sleep(Duration::from_secs(5)) => {}
+            }
+        });
     }
 
     async fn pause(&self) {
@@ -395,8 +440,15 @@ fn identity() -> Identity {
 fn claim(request: Request, terms: Terms, plan: &Plan) -> Result<Claim, Box<dyn std::error::Error>> {
     let scope = Scope::new(&format!("s{}", request.scope))?;
     let key = Key::new(&format!("k{}", request.key))?;
-    let fingerprint = Fingerprint::of_bytes(&request.body.to_le_bytes());
-    Ok(Claim::new(scope, key, fingerprint).terms(terms)?.timeout(plan.timeout)?.attach(plan.attach)?)
+    let content = Fingerprint::of_bytes(&request.body.to_le_bytes());
+    let (rules, target) =
+        (ProfileId::from_bytes([request.target as u8 + 1; 8]), [request.target as u8 + 1; 16]);
+    let fingerprint = Fingerprint::new(rules, *content.digest()).at(Target::from_bytes(target));
+    Ok(Claim::new(scope, key, fingerprint)
+        .route(&format!("POST /{}", request.target))?
+        .terms(terms)?
+        .timeout(plan.timeout)?
+        .attach(plan.attach)?)
 }
 
 fn id_of(request: Request) -> RecordId {

@@ -159,7 +159,7 @@ async fn come_to_rest(cast: &Cast) {
                 retention: cast.plan.retention,
                 grace: cast.plan.grace,
             };
-            let request = Request { scope, key, body: 0 };
+            let request = Request { scope, key, body: 0, target: 0 };
             let told = cast.ask(&node, request, terms, Duration::from_secs(30)).await;
             // Ordinary work may still take longer than its timeout, which is an unknown outcome like any other.
             if !matches!(told, Told::Answer | Told::Mismatch | Told::Unknown) {

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use onceward::event::{Answer, Decision, Event, Moment, Step, Write};
-use onceward::{Fence, OwnerToken, Record, State, machine};
+use onceward::{Cause, Claim, Fence, Naming, OwnerToken, Record, State, machine};
 
 /// A bug in the machine or in the store.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -38,11 +38,19 @@ pub enum Mutant {
     LiveLeaseTakenAway,
     /// A driver that was told of a conflict, and is shown no record, believes that its own was written.
     ConflictWithNothingTakenForAWin,
+    /// An attempt that took over after a lapse and sent nothing releases the operation.
+    DoubtForgotten,
+    /// Every window of a key is dispatched under the same id.
+    IdWithoutWindow,
+    /// A request at another target is compared by its content alone.
+    TargetNotCompared,
+    /// That the work was done is forgotten where its answer could not be kept.
+    CauseIgnored,
 }
 
 impl Mutant {
     /// Every bug.
-    pub const ALL: [Self; 14] = [
+    pub const ALL: [Self; 18] = [
         Self::LapseReexecutes,
         Self::SettleWithoutFenceCheck,
         Self::SwapComparesFence,
@@ -57,6 +65,10 @@ impl Mutant {
         Self::AnswerKeptTooShort,
         Self::LiveLeaseTakenAway,
         Self::ConflictWithNothingTakenForAWin,
+        Self::DoubtForgotten,
+        Self::IdWithoutWindow,
+        Self::TargetNotCompared,
+        Self::CauseIgnored,
     ];
 
     /// The machine with this bug. Bugs of the store are in the simulated database.
@@ -101,11 +113,11 @@ impl Mutant {
             },
             (
                 Self::AmbiguousClaimTreatedAsRefused,
-                Event::Claim { claim, label, .. },
+                Event::Claim { claim, label, format, .. },
                 Some(State::InProgress { .. }),
             ) => {
                 let stranger = OwnerToken::named("a stranger to itself");
-                machine::step(record, at, &Event::Claim { claim, owner: stranger, label })
+                machine::step(record, at, &Event::Claim { claim, owner: stranger, label, format: *format })
             }
             (
                 Self::LateCompletionThrownAway,
@@ -124,9 +136,46 @@ impl Mutant {
             ) if record.is_some_and(|record| record.owner != *owner) => {
                 machine::step(record, Moment { now: *lease_until, ..at }, event)
             }
+            (Self::DoubtForgotten, Event::Settle { .. }, Some(_)) => {
+                let sure = record.map(|record| Record { doubt: None, ..record.clone() });
+                machine::step(sure.as_ref(), at, event)
+            }
+            (Self::IdWithoutWindow, Event::Claim { .. }, _) => unnamed(machine::step(record, at, event)),
+            (Self::TargetNotCompared, Event::Claim { claim, .. }, Some(_)) => {
+                let there = record.map(|record| anywhere(record, claim));
+                machine::step(there.as_ref(), at, event)
+            }
+            (Self::CauseIgnored, Event::Settle { .. }, Some(State::Unknown { .. })) => {
+                let lost =
+                    record.map(|record| Record { state: without_cause(&record.state), ..record.clone() });
+                machine::step(lost.as_ref(), at, event)
+            }
             _ => machine::step(record, at, event),
         }
     }
+}
+
+/// The same record, as if it were at the claim's target.
+fn anywhere(record: &Record, claim: &Claim) -> Record {
+    let content = record.fingerprint;
+    let fingerprint = claim.fingerprint().target().map_or(content, |target| content.at(target));
+    Record { fingerprint, ..record.clone() }
+}
+
+fn without_cause(state: &State) -> State {
+    match state.clone() {
+        State::Unknown { since, due_at, probes, letter, .. } => {
+            State::Unknown { since, due_at, probes, letter, cause: Cause::Lost }
+        }
+        other => other,
+    }
+}
+
+fn unnamed(mut step: Step) -> Step {
+    if let Write::Put(next) = &mut step.write {
+        next.naming = Naming::Bare;
+    }
+    step
 }
 
 /// Treats a record as if its window were over, but keeps fences rising.

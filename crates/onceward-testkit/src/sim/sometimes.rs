@@ -53,11 +53,19 @@ pub enum Sometimes {
     LoserSawThePast,
     /// A write was cut off by a crash before it was committed.
     WriteRolledBack,
+    /// An attempt that took over after a lapse proved that it had sent nothing.
+    DoubtKept,
+    /// The owner denied work whose answer could not be kept.
+    DoneWorkDenied,
+    /// One key was used at two targets.
+    OtherTarget,
+    /// A key opened a second window.
+    SecondWindow,
 }
 
 impl Sometimes {
     /// Every one of them.
-    pub const ALL: [Self; 25] = [
+    pub const ALL: [Self; 29] = [
         Self::LateFencedSettle,
         Self::LateSettleAccepted,
         Self::Lapse,
@@ -83,5 +91,9 @@ impl Sometimes {
         Self::LoserSawNothing,
         Self::LoserSawThePast,
         Self::WriteRolledBack,
+        Self::DoubtKept,
+        Self::DoneWorkDenied,
+        Self::OtherTarget,
+        Self::SecondWindow,
     ];
 }

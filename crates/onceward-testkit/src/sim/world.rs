@@ -7,7 +7,9 @@ use std::time::Duration;
 use onceward::event::{Answer, Decision, Event, Moment, Refusal, Step, Write};
 use onceward::fingerprint::Comparison;
 use onceward::store::Version;
-use onceward::{Fence, Observation, OnLapse, Outcome, Record, RecordId, State, Timestamp};
+use onceward::{
+    Cause, Fence, Observation, OnLapse, OperationId, Outcome, Record, RecordId, State, Timestamp,
+};
 
 use super::plan::Chances;
 use super::sometimes::Sometimes;
@@ -17,8 +19,15 @@ use crate::Random;
 #[derive(Debug, Clone)]
 pub struct Execution {
     pub id: RecordId,
-    pub body: u64,
+    pub asked_for: AskedFor,
     pub fence: Fence,
+}
+
+/// What a client asked for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct AskedFor {
+    pub body: u64,
+    pub target: u64,
 }
 
 /// Everything that one history shares.
@@ -40,6 +49,10 @@ pub struct World {
     fences: BTreeMap<RecordId, BTreeMap<Fence, Tenure>>,
     completed: BTreeMap<(RecordId, u64), Answered>,
     swept: BTreeSet<RecordId>,
+    /// The last fence of each operation that an operator released.
+    judged: BTreeMap<RecordId, Fence>,
+    /// The window that each operation's id was dispatched in, by the fence that opened it.
+    windows: BTreeMap<OperationId, Fence>,
 }
 
 /// What clients were told.
@@ -63,6 +76,8 @@ struct Answered {
 #[derive(Debug, Clone)]
 struct Tenure {
     origin: Fence,
+    /// The fence that opened the window.
+    window: Fence,
     began: TenureBegan,
 }
 
@@ -91,6 +106,8 @@ impl World {
             fences: BTreeMap::new(),
             completed: BTreeMap::new(),
             swept: BTreeSet::new(),
+            judged: BTreeMap::new(),
+            windows: BTreeMap::new(),
         }
     }
 
@@ -111,8 +128,8 @@ impl World {
     }
 
     /// A worker really does the work. The number it gets is the answer that clients must see.
-    pub fn execute(&mut self, now: Timestamp, id: RecordId, body: u64, fence: Fence) -> u64 {
-        let number = self.ledger.len() as u64;
+    pub fn execute(&mut self, now: Timestamp, name: OperationId, asked_for: AskedFor, fence: Fence) -> u64 {
+        let (id, number) = (name.record(), self.ledger.len() as u64);
         self.note(now, || format!("execution {number} of {id} under {fence:?}"));
         let tenure = self.fences.get(&id).and_then(|fences| fences.get(&fence)).cloned();
         match tenure {
@@ -131,10 +148,22 @@ impl World {
                 if tenure.began == TenureBegan::AfterRelease {
                     self.saw(Sometimes::VerdictThenSecondExecution);
                 }
+                self.dispatched(now, name, tenure.window);
             }
         }
-        self.ledger.push(Execution { id, body, fence });
+        self.ledger.push(Execution { id, asked_for, fence });
         number
+    }
+
+    /// The service is told the operation's id. One that deduplicates by it must not take one window for another.
+    fn dispatched(&mut self, now: Timestamp, name: OperationId, window: Fence) {
+        if self.windows.keys().any(|other| other.record() == name.record() && *other != name) {
+            self.saw(Sometimes::SecondWindow);
+        }
+        let known = *self.windows.entry(name).or_insert(window);
+        if known != window {
+            self.violate(now, format!("{name} names the windows {known:?} and {window:?}"));
+        }
     }
 
     /// Work begins. A claim that is older than half its lease may have been declared lost meanwhile.
@@ -151,10 +180,10 @@ impl World {
         &mut self,
         now: Timestamp,
         asked: Timestamp,
-        request: (RecordId, u64),
+        request: (RecordId, AskedFor),
         answer: (u64, Timestamp),
     ) {
-        let ((id, body), (number, expires_at)) = (request, answer);
+        let ((id, asked_for), (number, expires_at)) = (request, answer);
         self.answers.replies += 1;
         match self.completed.get(&(id, number)).copied() {
             None => self.violate(
@@ -170,11 +199,11 @@ impl World {
             Some(_) => {}
         }
         match self.ledger.get(usize::try_from(number).unwrap_or(usize::MAX)) {
-            Some(execution) if execution.id == id && execution.body == body => {}
+            Some(execution) if execution.id == id && execution.asked_for == asked_for => {}
             other => self.violate(
                 now,
                 format!(
-                    "invariants 4 and 8: the answer {number} to body {body} of {id} belongs to {other:?}"
+                    "invariants 4 and 8: the answer {number} to {asked_for:?} of {id} belongs to {other:?}"
                 ),
             ),
         }
@@ -239,7 +268,7 @@ impl World {
             _ => TenureBegan::Fresh,
         };
         let fences = self.fences.entry(id).or_default();
-        if fences.insert(new.fence, Tenure { origin: new.origin, began }).is_some() {
+        if fences.insert(new.fence, Tenure { origin: new.origin, window: new.opened, began }).is_some() {
             self.violate(at, format!("{:?} of {id} came back", new.fence));
         }
     }
@@ -262,6 +291,7 @@ impl World {
             (State::Unknown { .. }, State::InProgress { .. }) => false,
             (State::Unknown { .. }, _) => true,
             (State::FailedRetryable { .. }, State::Completed { .. } | State::FailedRetryable { .. }) => true,
+            (State::FailedRetryable { .. }, State::Unknown { cause, .. }) => *cause == Cause::DoneNotKept,
             (State::Completed { reply: before, .. }, State::Completed { reply: after, .. }) => {
                 before == after
             }
@@ -278,10 +308,38 @@ impl World {
         if let (State::InProgress { lease_until }, State::Unknown { .. }) = (&old.state, &new.state) {
             self.check_lapse(at, id, *lease_until, new);
         }
+        if let (State::FailedRetryable { .. }, false) =
+            (&new.state, matches!(old.state, State::FailedRetryable { .. }))
+        {
+            self.check_release(at, id, old, new);
+        }
+        if matches!((&old.state, &new.state), (State::InProgress { .. }, State::Unknown { .. }))
+            && new.last_error.as_deref().is_some_and(|words| words.starts_with("an earlier attempt"))
+        {
+            self.saw(Sometimes::DoubtKept);
+        }
         if let State::Completed { reply, .. } = &new.state
             && !matches!(old.state, State::Completed { .. })
         {
             self.check_completion(at, id, old, new, &reply.body);
+        }
+    }
+
+    /// Nothing but a verdict releases an execution that a worker really carried out, in whichever of its tenures.
+    fn check_release(&mut self, at: Timestamp, id: RecordId, old: &Record, new: &Record) {
+        if new.verdict != old.verdict {
+            // The operator answers for all tenures so far; what comes later is judged anew.
+            self.judged.insert(id, new.fence);
+            return;
+        }
+        let judged = self.judged.get(&id).copied();
+        let executed = self.ledger.iter().any(|done| {
+            let tenure = self.fences.get(&id).and_then(|fences| fences.get(&done.fence));
+            let same = done.id == id && tenure.is_some_and(|tenure| tenure.origin == new.origin);
+            same && judged.is_none_or(|judged| done.fence > judged)
+        });
+        if executed {
+            self.violate(at, format!("invariant 1: {id} was released although it had been executed"));
         }
     }
 
@@ -300,6 +358,12 @@ impl World {
         if !(resumed || released || spent) {
             self.violate(at, format!("invariant 1: {id} was given out again while {}", old.state.name()));
         }
+        if new.opened != old.opened && (new.opened != new.fence || !spent) {
+            self.violate(
+                at,
+                format!("{id} opened a window with {:?} while {}", new.opened, old.state.name()),
+            );
+        }
         if new.fence < old.fence {
             self.violate(at, format!("invariant 7: {:?} followed {:?} on {id}", new.fence, old.fence));
         }
@@ -315,7 +379,9 @@ impl World {
         if lapsed {
             self.saw(Sometimes::Lapse);
             let from_the_future = lease_until.since(self.store_now) > new.terms.lease * 2;
-            if lease_until > self.store_now && !from_the_future {
+            // Where the store's clock jumps, the decision may have been made by a time that is gone again.
+            let clock_is_steady = self.chances.clock_jump == 0;
+            if lease_until > self.store_now && !from_the_future && clock_is_steady {
                 self.violate(at, format!("the lease of {id} was taken away while it lived"));
             }
         }
@@ -376,6 +442,9 @@ impl World {
         match event {
             Event::Claim { claim, .. } => {
                 let different = record.fingerprint.compare(claim.fingerprint()) == Comparison::Different;
+                if !over && record.fingerprint.target() != claim.fingerprint().target() {
+                    self.saw(Sometimes::OtherTarget);
+                }
                 let mismatch = Answer::Decision(Decision::Refuse(Refusal::Mismatch));
                 if different && !over && (step.answer != mismatch || step.write != Write::Keep) {
                     self.violate(

@@ -159,7 +159,11 @@ impl Inner {
             let Step { write, answer, notice } = step;
             let told = Told { answer, notice, from };
             let next = match (write, expected) {
-                (Write::Put(next), _) => next,
+                (Write::Put(mut next), _) => {
+                    // A record that an older version wrote is written in the newer format from here on.
+                    next.format = next.format.max(self.record_format);
+                    next
+                }
                 (Write::Keep, _) | (Write::Remove, None) => {
                     return Ok(self.applied(id, told, believed, Wrote::Nothing));
                 }

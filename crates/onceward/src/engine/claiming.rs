@@ -157,7 +157,7 @@ impl Inner {
 
     fn replay_of(&self, id: RecordId, claim: &Claim, record: &Record, moment: Moment) -> Option<Ran> {
         let owner = record.owner;
-        let step = (self.machine)(Some(record), moment, &Event::Claim { claim, owner, label: "" });
+        let step = (self.machine)(Some(record), moment, &self.question(claim, owner));
         match (step.write, step.answer) {
             (Write::Keep, Answer::Decision(Decision::Replay(reply))) => {
                 self.observe(&claim.route, id, Observation::ReplayedFromCache);
@@ -169,6 +169,11 @@ impl Inner {
             }
             _ => None,
         }
+    }
+
+    /// A claim that only asks: what it would write is not written.
+    pub(super) fn question<'a>(&self, claim: &'a Claim, owner: OwnerToken) -> Event<'a> {
+        Event::Claim { claim, owner, label: "", format: self.record_format }
     }
 
     pub(super) fn accepting(&self) -> Result<(), EngineError> {
@@ -198,7 +203,7 @@ impl Inner {
         let now = self.store_clock.read();
         let watch = Stopwatch::start(now);
         let label = self.identity.label(id, &claim.key);
-        let event = Event::Claim { claim, owner, label: &label };
+        let event = Event::Claim { claim, owner, label: &label, format: self.record_format };
         let patience = Patience::of_claim(now, self.limits.claim_patience);
         let applied = match self.apply(id, start, &event, patience).await {
             Ok(applied) => applied,
@@ -228,7 +233,9 @@ impl Inner {
             Decision::Refuse(refusal) => {
                 match refusal {
                     Refusal::Mismatch => self.observe(&claim.route, id, Observation::Mismatch),
-                    Refusal::Unknown { .. } => self.observe(&claim.route, id, Observation::Unknown),
+                    Refusal::Unknown { .. } | Refusal::Incomparable => {
+                        self.observe(&claim.route, id, Observation::Unknown)
+                    }
                     // Told once by whoever gives up waiting, not on every poll.
                     Refusal::InProgress { .. } => {}
                 }

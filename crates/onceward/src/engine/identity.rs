@@ -10,12 +10,14 @@ use bytes::Bytes;
 
 use super::options::IdentityChange;
 use crate::outcome::Reply;
-use crate::record::{Fence, Record, State, Subject, Terms};
+use crate::record::{Record, RecordFormat, State, Subject, Terms};
 use crate::store::{Seen, Store, StoreError, Swapped};
 use crate::{Fingerprint, Identity, OwnerToken, RecordId, Timestamp};
 
 /// A namespace's hash and the verifier of its settings.
 const ENTRY_BYTES: usize = 32;
+/// Where the note tells the record format.
+const FORMAT_HEADER: &str = "record-format";
 /// More identities in one store than anybody runs gateways; the list must end somewhere.
 const ENTRIES_MAX: usize = 1024;
 /// Engines that start at once each add themselves with a swap; a store that conflicts more often is broken.
@@ -60,28 +62,43 @@ pub(super) struct Recognised {
     pub now: Timestamp,
     /// When it was first used, which tells it from every other store with the same ids.
     pub since: Timestamp,
+    /// The format that its records are written in.
+    pub format: RecordFormat,
+}
+
+/// What an engine wants of a store.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Asked {
+    pub change: IdentityChange,
+    /// The format to write records in. Without one, a new store gets the newest, and another keeps what it has.
+    pub format: Option<RecordFormat>,
 }
 
 /// Recognises or adds this identity.
 pub(super) async fn verify(
     store: &dyn Store,
     identity: &Identity,
-    change: IdentityChange,
+    asked: Asked,
 ) -> Result<Recognised, IdentityRefused> {
     let mut seen = store.load(RecordId::IDENTITY).await?;
     for _ in 0..CONFLICTS_MAX {
         let Seen { now, record } = seen;
-        let known = match &record {
-            Some(stamped) => entries(&stamped.record)?,
-            None => &[],
+        let note = record.as_ref().map(|stamped| note(&stamped.record)).transpose()?;
+        let known = note.map_or(&[][..], |note| &note.body);
+        let noted = match note {
+            Some(note) => noted_format(note)?,
+            None => asked.format.unwrap_or(RecordFormat::newest()),
         };
+        let format = asked.format.unwrap_or(noted);
         let since = record.as_ref().map_or(now, |stamped| stamped.record.created_at);
-        let Some(next) = admit(known, identity, change)? else {
-            return Ok(Recognised { now, since });
-        };
+        let admitted = admit(known, identity, asked.change)?;
+        if admitted.is_none() && format <= noted {
+            return Ok(Recognised { now, since, format });
+        }
+        let next = admitted.unwrap_or_else(|| known.to_vec());
         let version = record.as_ref().map(|stamped| stamped.version);
-        match store.swap(RecordId::IDENTITY, version, remembered(now, since, next)).await {
-            Ok(Swapped::Applied { now, .. }) => return Ok(Recognised { now, since }),
+        match store.swap(RecordId::IDENTITY, version, remembered(now, since, next, format.max(noted))).await {
+            Ok(Swapped::Applied { now, .. }) => return Ok(Recognised { now, since, format }),
             Ok(Swapped::Conflict(winner)) => seen = winner,
             Err(StoreError::Ambiguous { .. }) => seen = store.load(RecordId::IDENTITY).await?,
             Err(error) => return Err(error.into()),
@@ -122,9 +139,10 @@ fn admit(
     Ok(Some(next))
 }
 
-fn entries(record: &Record) -> Result<&[u8], StoreError> {
+/// The store's note: the identities as its body, and the record format as a header.
+fn note(record: &Record) -> Result<&Reply, StoreError> {
     match &record.state {
-        State::Completed { reply, .. } => Ok(&reply.body),
+        State::Completed { reply, .. } => Ok(reply),
         State::InProgress { .. }
         | State::FailedRetryable { .. }
         | State::Unknown { .. }
@@ -137,27 +155,31 @@ fn entries(record: &Record) -> Result<&[u8], StoreError> {
     }
 }
 
-/// The list in the dress of a record that never expires, so that stores need no fifth method for it.
-fn remembered(now: Timestamp, since: Timestamp, entries: Vec<u8>) -> Record {
-    let fence = Fence::next(None, now);
+/// The newest format that records of this store are written in. Versions that knew one format noted none.
+fn noted_format(note: &Reply) -> Result<RecordFormat, StoreError> {
+    let Some((_, number)) = note.headers.iter().find(|(name, _)| name == FORMAT_HEADER) else {
+        return Ok(RecordFormat::One);
+    };
+    let parsed = std::str::from_utf8(number).ok().and_then(|text| text.parse().ok());
+    parsed.and_then(RecordFormat::from_number).ok_or_else(|| StoreError::Refused {
+        reason: "a newer version of Onceward writes its records in a format that this version cannot read: run the newer version".to_owned(),
+    })
+}
+
+/// The note in the dress of a record that never expires, so that stores need no fifth method for it. It stays in format 1,
+/// so that a version which reads no other still starts, and fails closed for single records only.
+fn remembered(now: Timestamp, since: Timestamp, entries: Vec<u8>, format: RecordFormat) -> Record {
+    let subject = Subject { route: "onceward.identity".to_owned(), ..Subject::default() };
+    let fingerprint = Fingerprint::of_bytes(b"onceward.identity");
+    let owner = OwnerToken::named("onceward.identity");
+    let number = Bytes::from(format.number().to_string());
+    let reply =
+        Reply { headers: vec![(FORMAT_HEADER.to_owned(), number)], ..Reply::new(Bytes::from(entries)) };
+    let settled = State::Completed { reply: Arc::new(reply), settled_at: now, expires_at: Timestamp::NEVER };
     Record {
-        subject: Subject { scope: String::new(), key: String::new(), route: "onceward.identity".to_owned() },
-        fingerprint: Fingerprint::of_bytes(b"onceward.identity"),
-        terms: Terms::default(),
+        format: RecordFormat::One,
         created_at: since,
-        opened: fence,
-        origin: fence,
-        fence,
-        owner: OwnerToken::named("onceward.identity"),
-        attempt: 1,
-        recovery_point: None,
-        evidence: None,
-        verdict: None,
-        last_error: None,
-        state: State::Completed {
-            reply: Arc::new(Reply::new(Bytes::from(entries))),
-            settled_at: now,
-            expires_at: Timestamp::NEVER,
-        },
+        state: settled,
+        ..Record::new(subject, fingerprint, Terms::default(), owner, now)
     }
 }

@@ -45,7 +45,7 @@ use self::apply::Start;
 use self::attach::{Pace, Running, Woken};
 use self::cache::Cache;
 use self::clock::StoreClock;
-use self::identity::Recognised;
+use self::identity::{Asked, Recognised};
 use self::shared::Shared;
 use crate::claim::Claim;
 use crate::entropy::Instance;
@@ -53,7 +53,7 @@ use crate::event::Refusal;
 use crate::outcome::{Outcome, Reply};
 use crate::store::{Store, StoreError};
 use crate::time::{Clock, instant};
-use crate::{Identity, Key, RecordId, Scope, Timestamp};
+use crate::{Identity, Key, RecordFormat, RecordId, Scope, Timestamp};
 
 /// Makes work happen once. Cheap to clone; all clones are one engine.
 ///
@@ -131,6 +131,7 @@ struct Inner {
     observer: Arc<dyn Observer>,
     local_clock: Arc<dyn Clock>,
     machine: options::Machine,
+    record_format: RecordFormat,
     store_clock: StoreClock,
     cache: Cache,
     shared: Option<Shared>,
@@ -262,7 +263,8 @@ impl Engine {
     ) -> Result<Self, OpenError> {
         options.check()?;
         let sent = instant();
-        let Recognised { now, since } = identity::verify(&*store, &identity, options.identity_change).await?;
+        let asked = Asked { change: options.identity_change, format: options.record_format };
+        let Recognised { now, since, format } = identity::verify(&*store, &identity, asked).await?;
         let limits = options.limits;
         let inner = Inner {
             store,
@@ -271,6 +273,7 @@ impl Engine {
             observer: options.observer,
             local_clock: options.clock.clone(),
             machine: options.machine,
+            record_format: format,
             store_clock: StoreClock::new(options.clock),
             cache: Cache::new(limits.cache_bytes, limits.cache_revalidate, options.instance.name()),
             shared: options.shared_cache.map(|cache| Shared::start(cache, limits.cache_revalidate, since)),
@@ -373,6 +376,11 @@ impl Engine {
     /// How much is held at once, and for how long.
     pub fn limits(&self) -> &Limits {
         &self.inner.limits
+    }
+
+    /// The format that records are written in.
+    pub fn record_format(&self) -> RecordFormat {
+        self.inner.record_format
     }
 
     /// Where the record of a key in a scope lives.

@@ -155,9 +155,11 @@ impl Engine {
     }
 
     /// Ends the window of a settled operation early. Caches notice within their revalidation time, so it ends then.
-    pub async fn expire(&self, id: RecordId) -> Result<Operated, EngineError> {
+    ///
+    /// With the fence that opened the window, the end of another one is a conflict.
+    pub async fn expire(&self, id: RecordId, opened: Option<Fence>) -> Result<Operated, EngineError> {
         let after = self.inner.limits.cache_revalidate;
-        self.inner.operate(id, &Event::Expire { after }).await.map(Operated::of)
+        self.inner.operate(id, &Event::Expire { opened, after }).await.map(Operated::of)
     }
 }
 
@@ -192,7 +194,7 @@ impl Inner {
         let seen = self.store.load(id).await?;
         let moment = self.store_clock.saw(seen.now, sent);
         let Some(stamped) = seen.record else { return Ok(None) };
-        let event = Event::Claim { claim, owner: OwnerToken::named("peek"), label: "" };
+        let event = self.question(claim, OwnerToken::named("peek"));
         let step = (self.machine)(Some(&stamped.record), moment, &event);
         Ok(match (step.write, step.answer) {
             (Write::Keep, Answer::Decision(Decision::Replay(reply))) => {
@@ -215,7 +217,7 @@ impl Inner {
         let sent = instant();
         let seen = self.store.load(RecordId::IDENTITY).await?;
         let moment = self.store_clock.saw(seen.now, sent);
-        let next = Record::replaced(moment, verdict, by, reason);
+        let next = Record::replaced(moment, verdict, by, reason, self.record_format);
         match self.store.swap(id, Some(version), next.clone()).await? {
             Swapped::Applied { version, .. } => Ok(Operated::Applied(Stamped { record: next, version })),
             Swapped::Conflict(seen) => Ok(Operated::Conflict(seen.record)),

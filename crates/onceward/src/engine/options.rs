@@ -8,7 +8,7 @@ use super::observe::{Observer, Traced};
 use super::shared::SharedCache;
 use crate::event::{Event, Expiry, Moment, Step};
 use crate::machine;
-use crate::record::Record;
+use crate::record::{Record, RecordFormat};
 use crate::time::{Clock, SystemClock};
 use crate::{EntropyUnavailable, Instance};
 
@@ -24,6 +24,7 @@ pub struct EngineOptions {
     pub(crate) clock: Arc<dyn Clock>,
     pub(crate) machine: Machine,
     pub(crate) shared_cache: Option<Arc<dyn SharedCache>>,
+    pub(crate) record_format: Option<RecordFormat>,
 }
 
 impl fmt::Debug for EngineOptions {
@@ -54,6 +55,7 @@ impl EngineOptions {
             clock: Arc::new(SystemClock),
             machine: Arc::new(machine::step),
             shared_cache: None,
+            record_format: None,
         }
     }
 
@@ -91,6 +93,14 @@ impl EngineOptions {
     /// have the same [`Limits::cache_revalidate`].
     pub fn shared_cache(mut self, cache: Arc<dyn SharedCache>) -> Self {
         self.shared_cache = Some(cache);
+        self
+    }
+
+    /// Sets the format that records are written in. Without it, a new store gets the newest, and a store that was used
+    /// before keeps what it has: other engines may share it that read no newer one. A record never goes back to an older
+    /// format, and an engine that cannot read one fails closed for that record.
+    pub fn record_format(mut self, format: RecordFormat) -> Self {
+        self.record_format = Some(format);
         self
     }
 

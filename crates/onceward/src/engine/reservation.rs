@@ -8,11 +8,11 @@ use std::time::Duration;
 use super::apply::{Applied, Failed, Patience, Standing, Start};
 use super::operate::{By, Settled, settled};
 use super::{EngineError, Inner};
-use crate::RecordId;
 use crate::event::{Answer, Event};
 use crate::outcome::{Outcome, RecoveryPoint};
 use crate::record::{Fence, Record};
 use crate::time::Stopwatch;
+use crate::{OperationId, RecordId};
 
 /// A tenure, and the record as it was last written under it.
 pub(super) struct Held {
@@ -195,9 +195,14 @@ pub struct Operation {
 }
 
 impl Operation {
-    /// Where the record lives. Stable over retries and resumes, so it can be told to others.
+    /// Where the record lives. The same for every window of a key: for others, use [`Self::operation_id`].
     pub fn id(&self) -> RecordId {
         self.held.id
+    }
+
+    /// The operation's name for others: the record and the window, so that it means this operation alone.
+    pub fn operation_id(&self) -> OperationId {
+        self.held.read(|record| record.operation(self.held.id))
     }
 
     /// Names this tenure. Every write must present it.

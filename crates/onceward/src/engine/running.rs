@@ -19,7 +19,7 @@ use super::{Claimed, EngineError, Inner, Ran, Stage};
 use crate::RecordId;
 use crate::claim::Claim;
 use crate::event::Refusal;
-use crate::outcome::Outcome;
+use crate::outcome::{Outcome, Unsure};
 use crate::time::{Instant, instant, sleep};
 
 /// What came of one try to claim and run.
@@ -97,7 +97,7 @@ impl Inner {
             Watched::Ended(Ok(outcome)) => self.within_limits(outcome),
             Watched::Ended(Err(_)) => {
                 self.observe(&claim.route, held.id, Observation::Panicked);
-                Outcome::Unknown("the work panicked".to_owned())
+                Outcome::lost("the work panicked")
             }
             Watched::TimedOut => {
                 let why = format!("there was no outcome within {:?}", claim.timing.timeout);
@@ -107,7 +107,7 @@ impl Inner {
                 let why = "the tenure was over before there was an outcome".to_owned();
                 return self.answer_early(held, claim, why, (wake, answer), work).await;
             }
-            Watched::Stopped => Outcome::Unknown("the engine was shut down while the work ran".to_owned()),
+            Watched::Stopped => Outcome::lost("the engine was shut down while the work ran"),
         };
         self.finish(held, claim, outcome, (wake, answer)).await;
     }
@@ -167,7 +167,7 @@ impl Inner {
     ) where
         F: Future<Output = Result<Outcome, Box<dyn Any + Send>>>,
     {
-        let ran = self.settle(held, claim, Outcome::Unknown(why)).await;
+        let ran = self.settle(held, claim, Outcome::lost(why)).await;
         drop(wake);
         tell(answer, Ok(Round::Done(ran)));
         tokio::select! {
@@ -189,7 +189,7 @@ impl Inner {
     pub(super) fn within_limits(&self, outcome: Outcome) -> Outcome {
         match &outcome {
             Outcome::Completed(reply) if reply.bytes() > self.limits.reply_bytes => {
-                Outcome::Unknown(format!(
+                Outcome::done_not_kept(format!(
                     "the work was done, but its reply of {} bytes is over the limit of {} and could not be kept",
                     reply.bytes(),
                     self.limits.reply_bytes
@@ -203,7 +203,7 @@ impl Inner {
     async fn settle(&self, held: &Arc<Held>, claim: &Claim, outcome: Outcome) -> Ran {
         let why = match &outcome {
             Outcome::Completed(_) => String::new(),
-            Outcome::Retryable(why) | Outcome::Unknown(why) => why.clone(),
+            Outcome::Retryable(why) | Outcome::Unknown(Unsure { why, .. }) => why.clone(),
         };
         match held.settle(outcome, self.limits.settle_patience).await {
             Ok(Settled::Completed { reply, expires_at, by: By::This }) => {

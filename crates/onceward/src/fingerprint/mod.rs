@@ -1,8 +1,10 @@
 //! Fingerprints: is this the request that the key was first used for?
 //!
-//! A key alone does not say what a client wants. The fingerprint does: a hash of method, path, query, chosen headers,
-//! content type and body, stored with the key. A retry has the same one, even if it was serialized anew with its
-//! members in another order; a request that reuses the key for something else has another, and is refused.
+//! A key alone does not say what a client wants. The fingerprint does. It has two parts, both stored with the key: the
+//! **target** is a hash of method, path and query, which no setting changes, and the **content** a hash of these with chosen
+//! headers, content type and body, under settings that have an id. A retry has the same fingerprint, even if it was
+//! serialized anew with its members in another order; a request that reuses the key for something else has another, and
+//! is refused. Targets always must agree. Contents are compared only where they were made under the same settings.
 //!
 //! | body | the same request | compared by its bytes instead |
 //! | --- | --- | --- |
@@ -31,7 +33,7 @@ pub use profile::{Builder, Headers, Parts, Profile, ProfileError};
 
 use crate::{Secret, digest::Digest};
 
-/// What a request asks for, as 32 bytes; and under which rules they were made.
+/// What a request asks for: its target, its content, and under which rules the content was hashed.
 ///
 /// ```
 /// use onceward::fingerprint::{Comparison, Fingerprint};
@@ -42,8 +44,29 @@ use crate::{Secret, digest::Digest};
 /// ```
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct Fingerprint {
+    target: Option<Target>,
     profile: ProfileId,
     digest: [u8; 32],
+}
+
+/// A hash of where a request goes: method, path and query. No setting changes it but the secret that keys all hashes.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
+pub struct Target([u8; 16]);
+
+impl Target {
+    /// Of work that is no HTTP request. No request hashes to it but by a 2⁻¹²⁸ accident.
+    const OPAQUE: Self = Self([0; 16]);
+
+    /// As stored.
+    pub const fn from_bytes(bytes: [u8; 16]) -> Self {
+        Self(bytes)
+    }
+
+    fn of_digest(digest: [u8; 32]) -> Self {
+        let mut half = [0; 16];
+        half.copy_from_slice(&digest[..16]);
+        Self(half)
+    }
 }
 
 /// Names a set of fingerprint rules. Fingerprints made under different rules say nothing about each other.
@@ -85,16 +108,21 @@ impl ProfileId {
 }
 
 impl Fingerprint {
-    /// Put together from its stored parts.
+    /// Put together from what records of format 1 keep, which have no target.
     pub const fn new(profile: ProfileId, digest: [u8; 32]) -> Self {
-        Self { profile, digest }
+        Self { target: None, profile, digest }
+    }
+
+    /// The same content at this target.
+    pub const fn at(self, target: Target) -> Self {
+        Self { target: Some(target), ..self }
     }
 
     /// Of a payload that is no HTTP request: equal bytes, equal fingerprint.
     pub fn of_bytes(payload: &[u8]) -> Self {
         let mut digest = Digest::new(None, "onceward opaque fingerprint");
         digest.part(payload);
-        Self::new(ProfileId::OPAQUE, digest.finish())
+        Self::new(ProfileId::OPAQUE, digest.finish()).at(Target::OPAQUE)
     }
 
     /// Like [`Self::of_bytes`], but whoever reads the database cannot confirm a guessed payload.
@@ -102,7 +130,17 @@ impl Fingerprint {
         let verifier = Digest::new(Some(secret), "onceward opaque fingerprint profile").finish();
         let mut digest = Digest::new(Some(secret), "onceward opaque fingerprint");
         digest.part(payload);
-        Self::new(ProfileId::of_digest(verifier), digest.finish())
+        Self::new(ProfileId::of_digest(verifier), digest.finish()).at(Target::OPAQUE)
+    }
+
+    /// Where the request goes, unless it was stored in format 1.
+    pub const fn target(&self) -> Option<Target> {
+        self.target
+    }
+
+    /// Whether it is of a request, and was stored in format 1, which kept no target.
+    pub(crate) fn lacks_target(&self) -> bool {
+        self.target.is_none() && self.profile != ProfileId::NONE
     }
 
     /// Under which rules it was made.
@@ -115,7 +153,8 @@ impl Fingerprint {
         &self.digest
     }
 
-    /// Whether both are of the same request, as far as they can tell.
+    /// Whether both are of the same request, as far as they can tell. Requests with different targets are different,
+    /// whatever the rules.
     ///
     /// ```
     /// use onceward::fingerprint::{Comparison, Fingerprint, ProfileId};
@@ -124,13 +163,25 @@ impl Fingerprint {
     /// assert_eq!(unseen.compare(&unseen), Comparison::Incomparable);
     /// ```
     pub fn compare(&self, other: &Self) -> Comparison {
-        if self.profile != other.profile || self.profile == ProfileId::NONE {
+        let targets = self.target.zip(other.target);
+        if self.profile == ProfileId::NONE || other.profile == ProfileId::NONE {
+            Comparison::Incomparable
+        } else if targets.is_some_and(|(one, another)| one != another) {
+            Comparison::Different
+        } else if self.profile != other.profile {
             Comparison::Incomparable
         } else if self.digest == other.digest {
             Comparison::Same
         } else {
             Comparison::Different
         }
+    }
+}
+
+impl fmt::Debug for Target {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let [a, b, ..] = self.0;
+        write!(f, "Target(#{a:02x}{b:02x})")
     }
 }
 

@@ -3,7 +3,7 @@
 use std::{cell::Cell, fmt};
 
 use super::{
-    Fingerprint, ProfileId,
+    Fingerprint, ProfileId, Target,
     canonical::{Numbers, Rules, Scratch},
     content::{ContentType, Encoding, Kind},
     form, multipart,
@@ -69,6 +69,8 @@ pub struct Profile {
     max_depth: usize,
     /// Already holds the secret and the domain, which would otherwise be hashed anew for every request.
     seed: Digest,
+    /// The same for targets, which no other setting changes.
+    target_seed: Digest,
 }
 
 /// Collects the settings of a [`Profile`].
@@ -194,6 +196,7 @@ impl Profile {
             ignored: ignored.into(),
             max_depth,
             seed: Digest::new(secret, "onceward fingerprint"),
+            target_seed: Digest::new(secret, "onceward target"),
         }
     }
 
@@ -214,10 +217,11 @@ impl Profile {
 
     /// The fingerprint of a request under these rules.
     pub fn fingerprint(&self, request: &Parts<'_>) -> Fingerprint {
+        let mut target = self.target_seed.clone();
+        target.request_target(request);
+        // The content's hash covers the target too. Format 1 kept this hash alone, so one hash serves both formats.
         let mut digest = self.seed.clone();
-        digest.part(request.method.as_bytes());
-        digest.part(request.path.as_bytes());
-        digest.optional(request.query.map(str::as_bytes));
+        digest.request_target(request);
         for name in &self.headers {
             request.headers.each(name, &mut |value| digest.optional(Some(value)));
             digest.optional(None);
@@ -228,7 +232,7 @@ impl Profile {
         encoding.hash(&mut digest);
         let kind = if encoding.is_none() { content.kind() } else { Kind::Raw };
         self.hash_body(kind, request.body, &mut digest);
-        Fingerprint::new(self.id, digest.finish())
+        Fingerprint::new(self.id, digest.finish()).at(Target::of_digest(target.finish()))
     }
 
     /// The body comes last, so nothing that follows can be mistaken for a part of it.
@@ -260,6 +264,14 @@ impl Profile {
             let _ = SCRATCH.try_with(|kept| kept.set(scratch));
         }
         understood
+    }
+}
+
+impl Digest {
+    fn request_target(&mut self, request: &Parts<'_>) {
+        self.part(request.method.as_bytes());
+        self.part(request.path.as_bytes());
+        self.optional(request.query.map(str::as_bytes));
     }
 }
 

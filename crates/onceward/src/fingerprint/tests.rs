@@ -256,9 +256,49 @@ fn fingerprints_of_other_rules_are_incomparable_and_not_different() {
     assert_eq!(json("{}").compare(&of(&changed, JSON, "{}")), Comparison::Incomparable);
     assert_eq!(json("{}").compare(&json("{ }")), Comparison::Same);
     assert_eq!(json("{}").compare(&json("[]")), Comparison::Different);
-    assert_eq!(Fingerprint::of_bytes(b"{}").compare(&json("{}")), Comparison::Incomparable);
+    assert_eq!(Fingerprint::of_bytes(b"{}").compare(&json("{}")), Comparison::Different, "no request at all");
     let unseen = Fingerprint::new(ProfileId::NONE, *json("{}").digest());
     assert_eq!(unseen.compare(&unseen), Comparison::Incomparable);
+}
+
+#[test]
+fn requests_to_other_targets_are_different_whatever_the_rules() {
+    let changed = Profile::builder().ignore(["/sent_at"]).build().unwrap();
+    let at = |profile: &Profile, method, path, query| {
+        profile.fingerprint(&Parts {
+            method,
+            path,
+            query,
+            headers: &[("content-type", JSON.as_bytes())],
+            body: b"{}",
+        })
+    };
+    let plain = Profile::default();
+    let first = at(&plain, "POST", "/payments", None);
+    for (method, path, query) in [
+        ("POST", "/refunds", None),
+        ("PATCH", "/payments", None),
+        ("POST", "/payments", Some("")),
+        ("POST", "/payments", Some("a=1")),
+    ] {
+        for profile in [&plain, &changed] {
+            assert_eq!(
+                first.compare(&at(profile, method, path, query)),
+                Comparison::Different,
+                "{method} {path}"
+            );
+        }
+    }
+    assert_eq!(first.compare(&at(&changed, "POST", "/payments", None)), Comparison::Incomparable);
+}
+
+#[test]
+fn a_fingerprint_of_format_1_is_still_recognised_by_its_content() {
+    let stored = |of: Fingerprint| Fingerprint::new(of.profile(), *of.digest());
+    assert_eq!(stored(json("{}")).compare(&json("{ }")), Comparison::Same);
+    assert_eq!(stored(json("{}")).compare(&json("[]")), Comparison::Different);
+    let changed = Profile::builder().ignore(["/sent_at"]).build().unwrap();
+    assert_eq!(stored(json("{}")).compare(&of(&changed, JSON, "{}")), Comparison::Incomparable);
 }
 
 #[test]
@@ -296,7 +336,7 @@ fn the_last_of_as_many_pointers_as_allowed_still_works() {
 fn a_stored_fingerprint_reads_back_as_itself() {
     let fingerprint = json("{}");
     let stored = postcard::to_stdvec(&fingerprint).unwrap();
-    assert_eq!(stored.len(), 40);
+    assert_eq!(stored.len(), 57);
     assert_eq!(postcard::from_bytes::<Fingerprint>(&stored), Ok(fingerprint));
 }
 
@@ -313,6 +353,8 @@ fn fingerprints_stay_what_they_were() {
         assert_eq!(format!("{fingerprint:?}"), format!("Fingerprint(#{pinned})"), "{name}");
     }
     assert_eq!(format!("{:?}", plain().id()), "ProfileId(f2f03749998dda57)");
+    // A target has no profile that could tell old rules from new ones: it never changes.
+    assert_eq!(format!("{:?}", json("{}").target), "Some(Target(#c8f4))");
 }
 
 #[test]

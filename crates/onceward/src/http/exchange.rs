@@ -174,6 +174,7 @@ impl<C> Exchange<C> {
             body: &body.data,
         });
         let claim = policy.claim((scope.clone(), key.clone()), fingerprint, route, *attach);
+        let claim = claim.map(|claim| claim.request_line(parts.method.as_str(), parts.uri.path()));
         // The same call was made with the same settings when the layer was made.
         claim.inspect_err(|error| tracing::error!(%error, "a checked policy was refused")).ok()
     }
@@ -292,7 +293,7 @@ impl<C> Exchange<C> {
             );
         }
         let Some(mut request) = envelope.take() else {
-            return Outcome::Unknown("the request had been sent already".to_owned());
+            return Outcome::lost("the request had been sent already");
         };
         let method = request.method().clone();
         introduce(&mut request, operation);
@@ -315,7 +316,7 @@ impl<C> Exchange<C> {
         if class == Class::Unknown {
             let why = format!("the answer's class is unknown, its status {}", parts.status.as_u16());
             sight.put(Seen::Unsure(parts.status));
-            return Outcome::Unknown(why);
+            return Outcome::said_unknown(why);
         }
         match (read(body, policy.max_response_body, &mut Drawn::default()).await, class) {
             (Read::Broken | Read::NoRoom, _) => sight.answerless(Answerless::Broken, "the answer broke off"),
@@ -369,7 +370,7 @@ fn introduce<B>(request: &mut Request<B>, operation: &Operation) {
     };
     let headers = request.headers_mut();
     for (name, value) in [
-        (OPERATION, HeaderValue::from_bytes(&operation.id().hex()).ok()),
+        (OPERATION, operation.operation_id().with_text(HeaderValue::from_bytes).ok()),
         (FENCE, Some(operation.fence().as_number().into())),
         (ATTEMPT, Some(operation.attempt().into())),
         (RECOVERY_POINT, point.ok()),
@@ -414,7 +415,7 @@ impl Sight {
 
     fn answerless(&self, how: Answerless, why: &str) -> Outcome {
         self.put(Seen::Answerless(how));
-        Outcome::Unknown(why.to_owned())
+        Outcome::lost(why)
     }
 
     fn released(&self, parts: response::Parts, body: Whole) -> Outcome {

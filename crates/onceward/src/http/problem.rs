@@ -47,6 +47,8 @@ pub enum Problem {
         /// Whether anybody still asks after it.
         letter: Letter,
     },
+    /// The work was begun and may be finished for the same request only, and whether this is it cannot be told.
+    Incomparable,
     /// The store is away, overloaded, or holds what cannot be read. Nothing was done.
     StoreUnavailable,
     /// The service was not reached: proven not executed.
@@ -249,6 +251,13 @@ impl Problem {
                     ),
                 }
             },
+            Self::Incomparable => told(
+                StatusCode::CONFLICT,
+                UNKNOWN,
+                Contact,
+                UNKNOWN_TITLE,
+                "It was begun under other settings, so this request cannot be compared with the first one, and is not continued with it. Do not send it under a new key.",
+            ),
             Self::StoreUnavailable => Told {
                 retry_after: Some(RETRY_SOON),
                 ..told(
@@ -346,6 +355,7 @@ impl Problem {
     pub(super) fn of(refusal: Refusal) -> Self {
         match refusal {
             Refusal::Mismatch => Self::Mismatch,
+            Refusal::Incomparable => Self::Incomparable,
             Refusal::InProgress { retry_after } => Self::InProgress { retry_after },
             Refusal::Unknown { retry_after, letter } => Self::OutcomeUnknown { retry_after, letter },
         }
@@ -364,6 +374,7 @@ impl Problem {
             | Self::Accepted { .. }
             | Self::StillWorking
             | Self::OutcomeUnknown { .. }
+            | Self::Incomparable
             | Self::StoreUnavailable
             | Self::UpstreamUnreachable
             | Self::NoWholeAnswer(_)

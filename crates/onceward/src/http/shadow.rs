@@ -78,14 +78,14 @@ impl<C> Shadow<C> {
                     Class::Retryable => {
                         Outcome::Retryable("the answer proves that nothing was done".to_owned())
                     }
-                    Class::Unknown => Outcome::Unknown("the answer's class is unknown".to_owned()),
+                    Class::Unknown => Outcome::said_unknown("the answer's class is unknown"),
                 }
             }
             Err(error) => match self.exchange.on_error.failure(error) {
                 Failure::NotExecuted => {
                     Outcome::Retryable("the service's error proves that nothing was done".to_owned())
                 }
-                Failure::TimedOut | Failure::Broken => Outcome::Unknown("the service failed".to_owned()),
+                Failure::TimedOut | Failure::Broken => Outcome::lost("the service failed"),
             },
         };
         self.tell(outcome);
@@ -103,7 +103,7 @@ impl<C> Shadow<C> {
 impl<C> Drop for Shadow<C> {
     fn drop(&mut self) {
         if std::thread::panicking() {
-            self.tell(Outcome::Unknown("the service panicked".to_owned()));
+            self.tell(Outcome::lost("the service panicked"));
         }
     }
 }

@@ -2,50 +2,71 @@
 
 use super::sweep::lapsed;
 use super::verdict::overruled;
-use crate::OwnerToken;
 use crate::claim::Claim;
-use crate::event::{Answer, Decision, Moment, Notice, Refusal, Step, Write, keep, put};
+use crate::event::{Answer, Decision, Moment, Notice, Refusal, Step, Write, keep, noticed, put};
 use crate::fingerprint::Comparison;
 use crate::outcome::{Evidence, RecoveryPoint};
-use crate::record::{Fence, Record, State};
+use crate::record::{Cause, Doubt, Fence, LAPSED, Record, RecordFormat, State};
+use crate::{OwnerToken, Timestamp};
 
-pub(super) fn claimed(
-    record: Option<&Record>,
-    at: Moment,
-    claim: &Claim,
-    owner: OwnerToken,
-    label: &str,
-) -> Step {
+/// Who claims, and how a new record is made for them.
+pub(super) struct Claimant<'a> {
+    pub claim: &'a Claim,
+    pub owner: OwnerToken,
+    pub label: &'a str,
+    pub format: RecordFormat,
+}
+
+pub(super) fn claimed(record: Option<&Record>, at: Moment, claimant: &Claimant<'_>) -> Step {
     let Some(record) = record.filter(|record| !record.is_spent(at)) else {
-        return execute(record, at, claim, owner, label);
+        return execute(record, at, claimant);
     };
-    let comparison = record.fingerprint.compare(&claim.fingerprint);
+    let comparison = record.compare(claimant.claim);
     if comparison == Comparison::Different {
         return refuse(Refusal::Mismatch);
     }
-    let step = match &record.state {
+    let step = decided(record, at, claimant);
+    let resumes = matches!(step.answer, Answer::Decision(Decision::Resume(_)));
+    match comparison {
+        // What another request left half done must not be finished with this one's content. A tenure that asks again for
+        // its own answer was compared when it began.
+        Comparison::Incomparable if resumes && step.write != Write::Keep => {
+            noticed(refuse(Refusal::Incomparable), Notice::Uncompared)
+        }
+        Comparison::Incomparable => Step { notice: step.notice.or(Some(Notice::Uncompared)), ..step },
+        Comparison::Same | Comparison::Different => step,
+    }
+}
+
+/// What a claim gets that may be for the record's own request.
+fn decided(record: &Record, at: Moment, claimant: &Claimant<'_>) -> Step {
+    match &record.state {
         State::InProgress { .. } if record.is_held(at) => {
-            if record.owner == owner {
+            if record.owner == claimant.owner {
                 regained(record)
             } else {
                 refuse(record.refusal(at))
             }
         }
-        State::InProgress { lease_until } => lapsed(record, at, *lease_until, Some(owner)),
+        State::InProgress { lease_until } => lapsed(record, at, *lease_until, Some(claimant.owner)),
         State::Completed { reply, .. } => keep(Answer::Decision(Decision::Replay(reply.clone()))),
         State::FailedRetryable { .. } => match (&record.evidence, &record.recovery_point) {
             (Some(Evidence { reply, .. }), _) => {
                 overruled(record, at, reply, Answer::Decision(Decision::Replay(reply.clone())))
             }
             // What was committed before the failure must not be done again: the work goes on from there.
-            (None, Some(point)) => take_over(record, at, owner, point),
-            (None, None) => execute(Some(record), at, claim, owner, label),
+            (None, Some(point)) => take_over(record, at, claimant.owner, point),
+            (None, None) => execute(Some(record), at, claimant),
         },
-        State::Unknown { .. } => refuse(record.refusal(at)),
-        State::Expired { .. } => execute(Some(record), at, claim, owner, label),
-    };
-    let uncompared = (comparison == Comparison::Incomparable).then_some(Notice::Uncompared);
-    Step { notice: step.notice.or(uncompared), ..step }
+        State::Unknown { .. } => match record.own_evidence() {
+            Some(reply) => {
+                let replay = Answer::Decision(Decision::Replay(reply.clone()));
+                put(record, replay, |next| next.complete(at, &reply))
+            }
+            None => refuse(record.refusal(at)),
+        },
+        State::Expired { .. } => execute(Some(record), at, claimant),
+    }
 }
 
 pub(super) fn resumed(record: &Record, at: Moment, owner: OwnerToken) -> Step {
@@ -68,7 +89,8 @@ fn regained(record: &Record) -> Step {
     keep(Answer::Decision(decision))
 }
 
-pub(super) fn take_over(record: &Record, at: Moment, owner: OwnerToken, point: &RecoveryPoint) -> Step {
+/// The next tenure of the same execution, after its recovery point.
+fn take_over(record: &Record, at: Moment, owner: OwnerToken, point: &RecoveryPoint) -> Step {
     put(record, Answer::Decision(Decision::Resume(point.clone())), |next| {
         next.fence = Fence::next(Some(record.fence), at.now);
         next.owner = owner;
@@ -77,8 +99,24 @@ pub(super) fn take_over(record: &Record, at: Moment, owner: OwnerToken, point: &
     })
 }
 
-fn execute(record: Option<&Record>, at: Moment, claim: &Claim, owner: OwnerToken, label: &str) -> Step {
-    let next = Record::claimed(record, at, claim, owner, label);
+/// The same after a lapse: the tenure before may have done more than it committed, so the next one inherits the doubt.
+pub(super) fn take_over_lapsed(
+    record: &Record,
+    at: Moment,
+    lease_until: Timestamp,
+    (owner, point): (OwnerToken, &RecoveryPoint),
+) -> Step {
+    let mut step = take_over(record, at, owner, point);
+    if let Write::Put(next) = &mut step.write {
+        next.doubt = record.doubt.or(Some(Doubt { since: lease_until, cause: Cause::Lost }));
+        next.last_error = Some(LAPSED.to_owned());
+    }
+    step
+}
+
+fn execute(record: Option<&Record>, at: Moment, claimant: &Claimant<'_>) -> Step {
+    let Claimant { claim, owner, label, format } = *claimant;
+    let next = Record::claimed(record, at, claim, owner, label, format);
     Step { write: Write::Put(Box::new(next)), answer: Answer::Decision(Decision::Execute), notice: None }
 }
 

@@ -16,18 +16,19 @@ mod sweep;
 mod tenure;
 mod verdict;
 
-use self::claim::{claimed, resumed};
+use self::claim::{Claimant, claimed, resumed};
 use self::sweep::{expired, swept};
 use self::tenure::{held, settled};
 use self::verdict::{resolved, testified, unanswered};
 use crate::event::{Answer, Event, Moment, Notice, Step, keep, noticed};
-use crate::outcome::Outcome;
 use crate::record::Record;
 
 /// One step of one record.
 pub fn step(record: Option<&Record>, at: Moment, event: &Event<'_>) -> Step {
     match (record, event) {
-        (_, Event::Claim { claim, owner, label }) => claimed(record, at, claim, *owner, label),
+        (_, Event::Claim { claim, owner, label, format }) => {
+            claimed(record, at, &Claimant { claim, owner: *owner, label, format: *format })
+        }
         (Some(record), Event::Resume { owner }) => resumed(record, at, *owner),
         (Some(record), Event::Renew { fence }) => held(record, *fence, |next| next.extend_lease(at)),
         (Some(record), Event::Checkpoint { fence, point }) => held(record, *fence, |next| {
@@ -43,10 +44,10 @@ pub fn step(record: Option<&Record>, at: Moment, event: &Event<'_>) -> Step {
         (Some(record), Event::Resolve { verdict, by, reason, .. }) => {
             resolved(record, at, verdict, by, reason)
         }
-        (Some(record), Event::Expire { after }) => expired(record, at, *after),
+        (Some(record), Event::Expire { after, .. }) => expired(record, at, *after),
         (Some(record), Event::Sweep { expiry }) => swept(record, at, *expiry),
-        // It was done, and its record was swept long since: whatever was decided meanwhile, somebody should know.
-        (None, Event::Settle { outcome: Outcome::Completed(_), .. }) => {
+        // It was done, and its record was swept long since: what was decided meanwhile may be wrong.
+        (None, Event::Settle { outcome, .. }) if outcome.is_done() => {
             noticed(keep(Answer::Fenced), Notice::Contradiction)
         }
         (None, Event::Renew { .. } | Event::Checkpoint { .. } | Event::Settle { .. }) => keep(Answer::Fenced),

@@ -2,9 +2,10 @@
 
 use std::time::Duration;
 
-use super::claim::take_over;
+use super::claim::take_over_lapsed;
 use crate::event::{Answer, Decision, Expiry, Moment, Notice, Step, Write, keep, put};
-use crate::record::{Letter, OnLapse, Record, State};
+use crate::outcome::Unsure;
+use crate::record::{Cause, LAPSED, Letter, OnLapse, Record, State};
 use crate::{OwnerToken, Timestamp};
 
 pub(super) fn expired(record: &Record, at: Moment, after: Duration) -> Step {
@@ -33,7 +34,7 @@ pub(super) fn swept(record: &Record, at: Moment, expiry: Expiry) -> Step {
     }
 }
 
-/// A lease that nobody renewed: known from evidence, resumed where that was agreed, unknown otherwise.
+/// A lease that was not renewed: known from evidence, resumed where that was agreed, unknown otherwise.
 pub(super) fn lapsed(
     record: &Record,
     at: Moment,
@@ -48,17 +49,17 @@ pub(super) fn lapsed(
     if let (OnLapse::Resume { attempts, within }, Some(point)) =
         (record.terms.on_lapse, &record.recovery_point)
     {
-        // A lease from the future has lapsed for nobody who could tell: its owner may still be at work.
+        // A lease that ends in the future only looks lapsed: its owner may still be at work.
         let takeable = lease_until <= at.now && lease_until.after(within) > at.now;
         let open = record.attempt < attempts && takeable;
         match successor {
-            Some(owner) if open => return take_over(record, at, owner, point),
+            Some(owner) if open => return take_over_lapsed(record, at, lease_until, (owner, point)),
             None if open => return keep(Answer::Left),
             Some(_) | None => letter = Letter::Dead,
         }
     }
     let mut next = Box::new(record.clone());
-    next.lose(at, letter, "the lease lapsed");
+    next.lose(at, letter, &Unsure { cause: Cause::Lost, why: LAPSED.to_owned() });
     let answer = answer(Decision::Refuse(next.refusal(at)));
     Step { write: Write::Put(next), answer, notice: (letter == Letter::Dead).then_some(Notice::DeadLettered) }
 }

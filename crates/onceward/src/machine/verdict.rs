@@ -29,14 +29,14 @@ pub(super) fn testified(record: &Record, at: Moment, reply: &Arc<Reply>, by: &st
 const BACKOFF_DOUBLINGS_MAX: u32 = 10;
 
 pub(super) fn unanswered(record: &Record, at: Moment, backoff: Duration, limit: u32) -> Step {
-    let State::Unknown { since, probes, letter: Letter::Live, .. } = record.state else {
+    let State::Unknown { since, probes, letter: Letter::Live, cause, .. } = record.state else {
         return keep(Answer::Conflict);
     };
     let wait = backoff.saturating_mul(1 << probes.min(BACKOFF_DOUBLINGS_MAX));
     let probes = probes.saturating_add(1);
     let letter = if probes >= limit { Letter::Dead } else { Letter::Live };
     let step = put(record, Answer::Applied, |next| {
-        next.state = State::Unknown { since, due_at: at.now.after(wait), probes, letter };
+        next.state = State::Unknown { since, due_at: at.now.after(wait), probes, letter, cause };
     });
     if letter == Letter::Dead { noticed(step, Notice::DeadLettered) } else { step }
 }

@@ -81,7 +81,7 @@ async fn invariant_02_an_owner_whose_settle_did_not_apply_answers_from_the_recor
         .run(claim(), async move |operation| {
             // While the work runs, its outcome is declared unknown and an operator says what it was.
             let (id, fence) = (operation.id(), operation.fence());
-            operator.settle(id, fence, Outcome::Unknown("said so".to_owned())).await.unwrap();
+            operator.settle(id, fence, Outcome::lost("said so")).await.unwrap();
             let verdict = onceward::event::Resolution::Completed(Arc::new(Reply::new("the operator's")));
             operator.resolve(id, None, verdict, "ops", "saw it in the ledger").await.unwrap();
             Outcome::completed(Reply::new("the owner's"))

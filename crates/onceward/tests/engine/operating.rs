@@ -10,7 +10,7 @@ use onceward::{Engine, MemoryStore, Operated, Outcome, Ran, Refusal, Reply, Stat
 use super::{Ledger, SECOND, claim, claim_of, clock, engine, id, identity_of_tests, options, pay, retry};
 
 async fn unknown(engine: &Engine) {
-    let ran = engine.run(claim(), async |_| Outcome::Unknown("hung up".to_owned())).await.unwrap();
+    let ran = engine.run(claim(), async |_| Outcome::lost("hung up")).await.unwrap();
     assert!(matches!(ran, Ran::Unknown(_)), "{ran:?}");
 }
 
@@ -85,7 +85,7 @@ async fn an_operators_early_expiry_ends_the_window_when_every_cache_has_noticed(
         pay(&engine, &ledger).await.unwrap();
         assert_eq!(ledger.count(), executions);
         if wait == 0 {
-            assert!(matches!(engine.expire(id()).await.unwrap(), Operated::Applied(_)));
+            assert!(matches!(engine.expire(id(), None).await.unwrap(), Operated::Applied(_)));
         }
     }
 }

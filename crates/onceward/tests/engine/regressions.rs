@@ -185,7 +185,7 @@ async fn evidence_on_a_released_operation_is_remembered_for_the_whole_retention(
 #[tokio::test(start_paused = true)]
 async fn a_verdict_about_one_execution_is_not_applied_to_the_next() {
     let (engine, _, _) = engine().await;
-    let lost = async |_| Outcome::Unknown("hung up".to_owned());
+    let lost = async |_| Outcome::lost("hung up");
     engine.run(claim(), lost).await.unwrap();
     let seen = Some(engine.load(id()).await.unwrap().unwrap().record.fence);
     engine.resolve(id(), seen, Resolution::Retryable, "bob", "not in the ledger").await.unwrap();
@@ -200,7 +200,7 @@ async fn a_verdict_about_one_execution_is_not_applied_to_the_next() {
 async fn the_stores_identity_cannot_be_expired_by_id() {
     let (engine, store, _) = engine().await;
     let identity: RecordId = "00000000000000000000000000000000".parse().unwrap();
-    drop(engine.expire(identity).await);
+    drop(engine.expire(identity, None).await);
     onceward::time::sleep(MINUTE * 3).await;
     let other = Identity::new("tests", "another rule").unwrap();
     let opened = Engine::open(Arc::new(store), other, options(2)).await;
@@ -453,7 +453,7 @@ async fn an_observer_that_panics_does_not_turn_an_executed_answer_into_nothing_w
 async fn a_record_of_a_newer_version_is_not_overwritten_by_a_verdict() {
     let (engine, store, _) = engine().await;
     engine.run(claim(), async |_| Outcome::completed(Reply::new("x"))).await.unwrap();
-    store.damage(id(), |bytes| bytes[0] = 2); // as a newer Onceward would have written it
+    store.damage(id(), |bytes| onceward_testkit::sample::as_of_a_newer_format(id(), bytes));
     let operated = engine.resolve(id(), None, Resolution::Retryable, "ann", "looked broken").await;
     assert!(operated.is_err(), "a completed answer is gone: {operated:?}");
 }

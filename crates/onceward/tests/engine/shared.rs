@@ -203,7 +203,7 @@ async fn an_operators_early_expiry_is_honoured_by_engines_that_read_the_cache() 
     onceward::time::sleep(SECOND * 30).await;
     assert!(matches!(retry(&other).await, Ok(Ran::Replayed { .. })));
     let stale = cache.entries.lock().unwrap()[&id()].clone();
-    assert!(matches!(other.expire(id()).await.unwrap(), Operated::Applied(_)));
+    assert!(matches!(other.expire(id(), None).await.unwrap(), Operated::Applied(_)));
     cache.filled.notified().await;
     // An older entry comes late, as one that waited in another engine's queue would.
     cache.change(id(), |entry| *entry = stale);

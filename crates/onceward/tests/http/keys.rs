@@ -220,7 +220,13 @@ async fn the_service_gets_the_key_as_it_came_and_its_operation_instead_of_the_cl
         (&saw["onceward-attempt"], &saw["onceward-recovery-point"]),
         (&"1".parse().unwrap(), &"started".parse().unwrap())
     );
-    assert!(saw["onceward-operation"].to_str().unwrap().parse::<onceward::RecordId>().is_ok());
+    assert!(
+        saw["onceward-operation"]
+            .to_str()
+            .unwrap()
+            .parse::<onceward::OperationId>()
+            .is_ok_and(|id| id.opened().is_some())
+    );
     assert!(saw["onceward-fence"].to_str().unwrap().parse::<u64>().is_ok());
     assert!(saw.get_all("onceward-operation").iter().count() == 1);
 

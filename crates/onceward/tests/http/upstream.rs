@@ -110,7 +110,7 @@ impl Upstream {
             }
             "slow" => onceward::time::sleep(SECOND * argument.parse().unwrap()).await,
             "operation" => {
-                let id = parts.extensions.get::<Operation>().unwrap().id();
+                let id = parts.extensions.get::<Operation>().unwrap().operation_id();
                 frames = vec![Frame::data(id.to_string().into())];
             }
             "links" => {

@@ -5,8 +5,8 @@ use std::time::Duration;
 
 use onceward::event::{Event, Expiry, Moment, Resolution, Step};
 use onceward::{
-    Claim, Evidence, Fence, Fingerprint, Key, Letter, OnLapse, Outcome, OwnerToken, Record, RecoveryPoint,
-    Reply, Scope, State, Terms, Timestamp, Verdict, machine,
+    Cause, Claim, Doubt, Evidence, Fence, Fingerprint, Key, Letter, OnLapse, Outcome, OwnerToken, Record,
+    RecordFormat, RecoveryPoint, Reply, Scope, State, Terms, Timestamp, Verdict, machine,
 };
 use onceward_testkit::sample;
 use proptest::prelude::*;
@@ -67,6 +67,10 @@ pub fn reply() -> impl Strategy<Value = Arc<Reply>> {
     ])
 }
 
+pub fn cause() -> impl Strategy<Value = Cause> {
+    prop_oneof![Just(Cause::Lost), Just(Cause::Said), Just(Cause::DoneNotKept)]
+}
+
 pub fn state() -> impl Strategy<Value = State> {
     let letter = prop_oneof![Just(Letter::Live), Just(Letter::Dead)];
     prop_oneof![
@@ -78,8 +82,9 @@ pub fn state() -> impl Strategy<Value = State> {
         }),
         (timestamp(), timestamp())
             .prop_map(|(settled_at, expires_at)| State::FailedRetryable { settled_at, expires_at }),
-        (timestamp(), timestamp(), prop_oneof![0_u32..5, Just(u32::MAX)], letter)
-            .prop_map(|(since, due_at, probes, letter)| State::Unknown { since, due_at, probes, letter }),
+        (timestamp(), timestamp(), prop_oneof![0_u32..5, Just(u32::MAX)], letter, cause()).prop_map(
+            |(since, due_at, probes, letter, cause)| State::Unknown { since, due_at, probes, letter, cause }
+        ),
         (prop::option::of(200_u16..600), timestamp())
             .prop_map(|(status, expires_at)| State::Expired { status, expires_at }),
     ]
@@ -112,9 +117,14 @@ pub fn record() -> impl Strategy<Value = Record> {
     (
         (state(), terms(), fences(), owner(), prop_oneof![1_u32..5, Just(u32::MAX)]),
         (prop::option::of(point()), prop::option::of(evidence), prop::option::of(Just(verdict)), timestamp()),
+        prop::option::weighted(0.3, (timestamp(), cause()).prop_map(|(since, cause)| Doubt { since, cause })),
     )
         .prop_map(
-            |((state, terms, fences, owner, attempt), (recovery_point, evidence, verdict, created_at))| {
+            |(
+                (state, terms, fences, owner, attempt),
+                (recovery_point, evidence, verdict, created_at),
+                doubt,
+            )| {
                 let [opened, origin, fence] = fences;
                 Record {
                     fingerprint: sample::fingerprint("x", None),
@@ -128,6 +138,8 @@ pub fn record() -> impl Strategy<Value = Record> {
                     recovery_point,
                     evidence,
                     verdict,
+                    // An earlier attempt was lost after the claim.
+                    doubt: doubt.map(|doubt| Doubt { since: doubt.since.max(created_at), ..doubt }),
                     ..sample::in_state("k", state)
                 }
             },
@@ -154,7 +166,9 @@ impl Happening {
 
     pub fn event(&self) -> Event<'_> {
         match self {
-            Self::Claim { claim, owner, .. } => Event::Claim { claim, owner: *owner, label: "k" },
+            Self::Claim { claim, owner, .. } => {
+                Event::Claim { claim, owner: *owner, label: "k", format: RecordFormat::Two }
+            }
             Self::Other(event) => event.clone(),
         }
     }
@@ -173,7 +187,8 @@ pub fn outcome() -> impl Strategy<Value = Outcome> {
     prop_oneof![
         reply().prop_map(Outcome::Completed),
         Just(Outcome::Retryable("connection refused".to_owned())),
-        Just(Outcome::Unknown("timed out".to_owned())),
+        Just(Outcome::lost("timed out")),
+        Just(Outcome::done_not_kept("too large")),
     ]
 }
 
@@ -203,7 +218,7 @@ pub fn unowned() -> impl Strategy<Value = Happening> {
         verdict.prop_map(|verdict| {
             Event::Resolve { fence: None, verdict, by: "ops".to_owned(), reason: "saw it".to_owned() }
         }),
-        (0_u32..3).prop_map(|ticks| Event::Expire { after: TICK * ticks }),
+        (0_u32..3).prop_map(|ticks| Event::Expire { opened: None, after: TICK * ticks }),
         expiry.prop_map(|expiry| Event::Sweep { expiry }),
     ]
     .prop_map(Happening::Other)

@@ -289,7 +289,8 @@ async fn invariant_06_a_record_that_cannot_be_read_is_never_treated_as_absent() 
     type Damage = Box<dyn Fn(&mut Vec<u8>)>;
     let mut damages: Vec<Damage> = vec![
         Box::new(|bytes| bytes.clear()),
-        Box::new(|bytes| bytes[0] = 2),
+        Box::new(|bytes| bytes[0] = 1),
+        Box::new(move |bytes| sample::as_of_a_newer_format(id, bytes)),
         Box::new(|bytes| bytes.push(0)),
     ];
     for at in 0..length {
@@ -315,13 +316,19 @@ fn deed(number: u8) -> Deed {
     match number {
         0 => Deed::Settle(Ending::Completed(answered())),
         1 => Deed::Settle(Ending::Retryable),
-        2 => Deed::Settle(Ending::Unknown),
+        2 => Deed::Settle(Ending::Unknown(onceward::Cause::Lost)),
         3 => Deed::Evidence(answered()),
         4 => Deed::Resolve(Ending::Retryable),
         5 => Deed::Expire { after: Duration::ZERO },
         6 => Deed::Sweep(Expiry::Delete),
         7 => Deed::Sweep(Expiry::Soft),
-        _ => Deed::Claim { body: "x".to_owned(), rules: None, terms: onceward::Terms::default() },
+        _ => Deed::Claim {
+            body: "x".to_owned(),
+            rules: None,
+            target: None,
+            terms: onceward::Terms::default(),
+            format: onceward::RecordFormat::Two,
+        },
     }
 }
 

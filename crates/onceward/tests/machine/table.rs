@@ -139,6 +139,56 @@ const ROWS: &[(&str, &str)] = &[
          2s A settles fence=1 retryable -> applied state=failed_retryable",
     ),
     (
+        "any live; claim at another target: Refuse(Mismatch), whatever the rules of its fingerprint",
+        "0s A claims k body=x target=/payments rules=old -> execute
+         1s B claims k body=x target=/refunds rules=new -> refuse mismatch state=in_progress
+         2s A settles fence=1 201 -> applied
+         3s B claims k body=x target=/refunds rules=new -> refuse mismatch state=completed
+         4s B claims k body=x target=/payments rules=new -> replay 201 alarm=uncompared",
+    ),
+    (
+        "record of format 1 without a target; incomparable claim on another route: Refuse(Mismatch)",
+        "terms format=1
+         0s A claims k body=x target=/payments rules=old -> execute naming=bare
+         1s A settles fence=1 201 -> applied
+         3s B claims k body=x target=/refunds rules=new -> refuse mismatch state=completed
+         4s B claims k body=x target=/payments rules=new -> replay 201 alarm=uncompared",
+    ),
+    (
+        "any that would resume; claim with incomparable content: unchanged, Refuse(Incomparable)",
+        "terms on_lapse=resume attempts=3
+         0s A claims k body=x -> execute
+         0s A checkpoints fence=1 point=p -> applied
+         60s B claims k body=x rules=new -> refuse incomparable alarm=uncompared state=in_progress
+         61s B claims k body=x -> resume fence=2 point=p
+         62s B settles fence=2 unknown -> applied
+         63s O resolves retryable -> applied
+         64s C claims k body=x rules=new -> refuse incomparable alarm=uncompared state=failed_retryable
+         65s C claims k body=x -> resume fence=3 point=p",
+    ),
+    (
+        "in_progress or unknown, in doubt, fence matches; settle(Retryable): unknown, since the doubt",
+        "terms on_lapse=resume attempts=3
+         0s A claims k body=x -> execute doubt=no
+         0s A checkpoints fence=1 point=p -> applied
+         70s B claims k body=x -> resume fence=2 point=p doubt=yes
+         71s B settles fence=2 retryable -> applied state=unknown since=60s cause=lost doubt=yes
+         72s B settles fence=2 retryable -> applied state=unknown doubt=yes
+         73s O resolves retryable -> applied state=failed_retryable doubt=no
+         74s C claims k body=x -> resume fence=3 doubt=no
+         75s C settles fence=3 retryable -> applied state=failed_retryable",
+    ),
+    (
+        "unknown or failed_retryable, cause done_not_kept: the owner's settle(Retryable) releases nothing",
+        "0s A claims k body=x -> execute
+         1s A settles fence=1 unknown cause=lost -> applied cause=lost since=1s
+         2s A settles fence=1 unknown cause=done_not_kept -> applied state=unknown cause=done_not_kept since=1s
+         3s A settles fence=1 retryable -> already_settled alarm=contradiction state=unknown cause=done_not_kept
+         4s O resolves retryable -> applied state=failed_retryable
+         5s A settles fence=1 unknown cause=done_not_kept -> applied alarm=contradiction state=unknown cause=done_not_kept
+         6s W gives evidence 201 -> applied state=completed",
+    ),
+    (
         "in_progress or unknown with evidence of completion; settle or resolve(Retryable): completed with an alarm",
         "0s A claims k body=x -> execute
          1s W gives evidence 200 -> applied

@@ -136,7 +136,11 @@ proptest! {
                 let gone = matches!(stored, None | Some(State::Expired { .. }));
                 prop_assert!(gone);
             }
-            Answer::Decision(Decision::Execute | Decision::Resume(_) | Decision::Refuse(Refusal::Mismatch))
+            Answer::Decision(
+                Decision::Execute
+                | Decision::Resume(_)
+                | Decision::Refuse(Refusal::Mismatch | Refusal::Incomparable),
+            )
             | Answer::Applied
             | Answer::AlreadySettled(None)
             | Answer::Fenced
@@ -202,10 +206,12 @@ proptest! {
         prop_assume!(matches!(record.state, State::Unknown { .. }));
         let step = happening.step(Some(&record), at);
         let next = after(Some(&record), &step).unwrap();
-        let knows = matches!(
-            happening.event(),
-            Event::Settle { .. } | Event::Evidence { .. } | Event::Resolve { .. }
-        );
+        // A claim knows what a tenure of this execution has told as evidence.
+        let knows = match happening.event() {
+            Event::Settle { .. } | Event::Evidence { .. } | Event::Resolve { .. } => true,
+            Event::Claim { .. } => record.evidence.is_some(),
+            _ => false,
+        };
         if !knows {
             let unknown = matches!(next.state, State::Unknown { .. });
             prop_assert!(unknown);

@@ -1,0 +1,176 @@
+//! Format 1, which versions before format 2 read and write.
+//!
+//! It has no fields for causes, doubt and windows. What must not be forgotten of them is kept in the words of the last
+//! error, which older versions show and leave alone; the rest is read back as its safest value.
+
+use std::borrow::Cow;
+use std::sync::Arc;
+
+use serde::{Deserialize, Serialize};
+
+use super::{Unreadable, whole};
+use crate::outcome::{Evidence, RecoveryPoint, Reply, Verdict};
+use crate::record::{
+    Cause, Doubt, Fence, LAPSED, Letter, Naming, Record, RecordFormat, State, Subject, Terms,
+};
+use crate::{Fingerprint, OwnerToken, ProfileId, Timestamp};
+
+/// What the last error begins with where the work was done and its answer could not be kept. Versions that knew no causes
+/// began it so, too.
+const DONE_NOT_KEPT: &str = "the work was done, but ";
+
+/// The fields in their order. Text is borrowed where a record is written, and owned where it is read.
+#[derive(Serialize, Deserialize)]
+pub(super) struct Fields<'a> {
+    subject: Names<'a>,
+    fingerprint: Digests,
+    terms: Terms,
+    created_at: Timestamp,
+    opened: Fence,
+    origin: Fence,
+    fence: Fence,
+    owner: OwnerToken,
+    attempt: u32,
+    recovery_point: Option<RecoveryPoint>,
+    evidence: Option<Evidence>,
+    verdict: Option<Verdict>,
+    last_error: Option<Cow<'a, str>>,
+    state: Stands,
+}
+
+#[derive(Serialize, Deserialize)]
+struct Names<'a> {
+    scope: Cow<'a, str>,
+    key: Cow<'a, str>,
+    route: Cow<'a, str>,
+}
+
+#[derive(Serialize, Deserialize)]
+struct Digests {
+    profile: ProfileId,
+    digest: [u8; 32],
+}
+
+#[derive(Serialize, Deserialize)]
+enum Stands {
+    InProgress { lease_until: Timestamp },
+    Completed { reply: Arc<Reply>, settled_at: Timestamp, expires_at: Timestamp },
+    FailedRetryable { settled_at: Timestamp, expires_at: Timestamp },
+    Unknown { since: Timestamp, due_at: Timestamp, probes: u32, letter: Letter },
+    Expired { status: Option<u16>, expires_at: Timestamp },
+}
+
+/// The fields of a record as format 1 has them.
+pub(super) fn written(record: &Record) -> Fields<'_> {
+    Fields {
+        subject: Names {
+            scope: Cow::Borrowed(&record.subject.scope),
+            key: Cow::Borrowed(&record.subject.key),
+            route: Cow::Borrowed(&record.subject.route),
+        },
+        fingerprint: Digests { profile: record.fingerprint.profile(), digest: *record.fingerprint.digest() },
+        terms: record.terms.clone(),
+        created_at: record.created_at,
+        opened: record.opened,
+        origin: record.origin,
+        fence: record.fence,
+        owner: record.owner,
+        attempt: record.attempt,
+        recovery_point: record.recovery_point.clone(),
+        evidence: record.evidence.clone(),
+        verdict: record.verdict.clone(),
+        last_error: last_error(record),
+        state: match record.state.clone() {
+            State::InProgress { lease_until } => Stands::InProgress { lease_until },
+            State::Completed { reply, settled_at, expires_at } => {
+                Stands::Completed { reply, settled_at, expires_at }
+            }
+            State::FailedRetryable { settled_at, expires_at } => {
+                Stands::FailedRetryable { settled_at, expires_at }
+            }
+            State::Unknown { since, due_at, probes, letter, .. } => {
+                Stands::Unknown { since, due_at, probes, letter }
+            }
+            State::Expired { status, expires_at } => Stands::Expired { status, expires_at },
+        },
+    }
+}
+
+/// The words of the last error, which carry what has no field.
+fn last_error(record: &Record) -> Option<Cow<'_, str>> {
+    let words = record.last_error.as_deref();
+    match &record.state {
+        State::Unknown { cause: Cause::DoneNotKept, .. } => {
+            let words = words.unwrap_or_default();
+            Some(match words.starts_with(DONE_NOT_KEPT) {
+                true => Cow::Borrowed(words),
+                false => Cow::Owned(format!("{DONE_NOT_KEPT}{words}")),
+            })
+        }
+        State::InProgress { .. } if record.doubt.is_some() => Some(Cow::Borrowed(LAPSED)),
+        State::InProgress { .. }
+        | State::Unknown { .. }
+        | State::Completed { .. }
+        | State::FailedRetryable { .. }
+        | State::Expired { .. } => words.map(Cow::Borrowed),
+    }
+}
+
+pub(super) fn read(fields: &[u8]) -> Result<Record, Unreadable> {
+    let fields: Fields<'_> = whole(fields)?;
+    let Names { scope, key, route } = fields.subject;
+    let subject = Subject {
+        scope: scope.into_owned(),
+        key: key.into_owned(),
+        route: route.into_owned(),
+        ..Subject::default()
+    };
+    let Digests { profile, digest } = fields.fingerprint;
+    let last_error = fields.last_error.map(Cow::into_owned);
+    let cause = match &last_error {
+        Some(words) if words.starts_with(DONE_NOT_KEPT) => Cause::DoneNotKept,
+        Some(_) | None => Cause::Lost,
+    };
+    let doubt = is_in_doubt(&fields.state, fields.attempt, last_error.as_deref())
+        .then_some(Doubt { since: fields.created_at, cause: Cause::Lost });
+    let state = match fields.state {
+        Stands::InProgress { lease_until } => State::InProgress { lease_until },
+        Stands::Completed { reply, settled_at, expires_at } => {
+            State::Completed { reply, settled_at, expires_at }
+        }
+        Stands::FailedRetryable { settled_at, expires_at } => {
+            State::FailedRetryable { settled_at, expires_at }
+        }
+        Stands::Unknown { since, due_at, probes, letter } => {
+            State::Unknown { since, due_at, probes, letter, cause }
+        }
+        Stands::Expired { status, expires_at } => State::Expired { status, expires_at },
+    };
+    let fingerprint = Fingerprint::new(profile, digest);
+    let record = Record::new(subject, fingerprint, fields.terms, fields.owner, fields.created_at);
+    Ok(Record {
+        format: RecordFormat::One,
+        naming: Naming::Bare,
+        opened: fields.opened,
+        origin: fields.origin,
+        fence: fields.fence,
+        attempt: fields.attempt,
+        recovery_point: fields.recovery_point,
+        evidence: fields.evidence,
+        verdict: fields.verdict,
+        last_error,
+        doubt,
+        state,
+        ..record
+    })
+}
+
+/// Whether an earlier tenure may have done the work. A tenure after the first began where a lease had lapsed, unless the
+/// words are those of a release; an unknown outcome has overwritten them, so there the safer answer is given.
+fn is_in_doubt(state: &Stands, attempt: u32, last_error: Option<&str>) -> bool {
+    match state {
+        Stands::InProgress { .. } => attempt > 1 && last_error.is_none_or(|words| words == LAPSED),
+        Stands::Unknown { .. } => attempt > 1,
+        Stands::Completed { .. } | Stands::FailedRetryable { .. } | Stands::Expired { .. } => false,
+    }
+}

@@ -1,0 +1,23 @@
+//! Format 2: an envelope's number, and the fields of [`Record`] in their order.
+//!
+//! Later versions keep what they add in tagged extensions, so that the format itself does not change again. An extension
+//! that is not known is written back unchanged; one that is critical makes the record unreadable here.
+
+use super::{Unreadable, whole};
+use crate::record::Record;
+
+/// The envelope of fields that are not encrypted. Other numbers are for encrypted ones.
+pub(super) const PLAIN: u8 = 0;
+
+pub(super) fn read(rest: &[u8]) -> Result<Record, Unreadable> {
+    let (&envelope, fields) = rest.split_first().ok_or(Unreadable::Damaged { how: "cut short" })?;
+    if envelope != PLAIN {
+        return Err(Unreadable::Foreign { what: "envelope", number: envelope.into() });
+    }
+    let record: Record = whole(fields)?;
+    match record.extensions.iter().find(|extension| extension.critical) {
+        // This version knows no extension yet, so every critical one is unknown to it.
+        Some(extension) => Err(Unreadable::Foreign { what: "extension", number: extension.tag }),
+        None => Ok(record),
+    }
+}

@@ -1,0 +1,92 @@
+//! What the machine asks a record.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use super::{Record, State};
+use crate::Timestamp;
+use crate::claim::Claim;
+use crate::event::{Moment, Refusal};
+use crate::fingerprint::Comparison;
+use crate::outcome::Reply;
+
+/// A retry sooner than this would only meet the same refusal.
+const RETRY_AFTER_MIN: Duration = Duration::from_secs(1);
+/// Most executions end within seconds, so a client is not told to wait for the whole lease.
+const RETRY_AFTER_MAX: Duration = Duration::from_secs(5);
+
+impl Record {
+    /// Whether a claim asks for what this record is about.
+    ///
+    /// A fingerprint of format 1 has no target of its own. Where its content cannot be compared either, a claim on another
+    /// route is another request: the settings that make contents incomparable belong to routes.
+    pub(crate) fn compare(&self, claim: &Claim) -> Comparison {
+        let comparison = self.fingerprint.compare(&claim.fingerprint);
+        let elsewhere = self.fingerprint.lacks_target() && self.subject.route != *claim.route;
+        if comparison == Comparison::Incomparable && elsewhere { Comparison::Different } else { comparison }
+    }
+
+    /// Whether the window is over, so that the key names a new operation. Work that runs, and outcomes that nobody
+    /// knows, are never over.
+    pub(crate) fn is_spent(&self, at: Moment) -> bool {
+        match &self.state {
+            State::Completed { expires_at, .. } => *expires_at <= at.expiry_now,
+            // What is known to have been done is remembered as an answer would be.
+            State::FailedRetryable { expires_at, .. } => {
+                let known = self.evidence.as_ref().map(|evidence| evidence.at.after(self.terms.retention));
+                known.map_or(*expires_at, |until| until.max(*expires_at)) <= at.expiry_now
+            }
+            State::Expired { .. } => true,
+            State::InProgress { .. } | State::Unknown { .. } => false,
+        }
+    }
+
+    /// Whether the lease lives. One that ends later than any claim could have asked for was taken while the store's clock
+    /// was ahead: its end says nothing, and an unknown outcome is safe.
+    pub(crate) fn is_held(&self, at: Moment) -> bool {
+        match &self.state {
+            State::InProgress { lease_until } => {
+                *lease_until > at.now && *lease_until <= at.now.after(self.terms.lease.saturating_mul(2))
+            }
+            State::Completed { .. }
+            | State::FailedRetryable { .. }
+            | State::Unknown { .. }
+            | State::Expired { .. } => false,
+        }
+    }
+
+    /// Evidence about this very execution, from whichever of its tenures.
+    pub(crate) fn own_evidence(&self) -> Option<Arc<Reply>> {
+        self.evidence
+            .as_ref()
+            .filter(|evidence| evidence.fence >= self.origin)
+            .map(|evidence| evidence.reply.clone())
+    }
+
+    /// What a claim is told that finds this record neither spent nor answered.
+    pub(crate) fn refusal(&self, at: Moment) -> Refusal {
+        let hint = |until: Timestamp| until.since(at.now).clamp(RETRY_AFTER_MIN, RETRY_AFTER_MAX);
+        match &self.state {
+            State::Unknown { due_at, letter, .. } => {
+                Refusal::Unknown { retry_after: hint(*due_at), letter: *letter }
+            }
+            State::InProgress { lease_until } => Refusal::InProgress { retry_after: hint(*lease_until) },
+            State::Completed { .. } | State::FailedRetryable { .. } | State::Expired { .. } => {
+                Refusal::InProgress { retry_after: RETRY_AFTER_MIN }
+            }
+        }
+    }
+
+    /// Until when the answer is promised, which is earlier than when it goes.
+    pub fn published_expiry(&self) -> Option<Timestamp> {
+        match &self.state {
+            State::Completed { settled_at, expires_at, .. } => {
+                Some(settled_at.after(self.terms.retention).min(*expires_at))
+            }
+            State::InProgress { .. }
+            | State::FailedRetryable { .. }
+            | State::Unknown { .. }
+            | State::Expired { .. } => None,
+        }
+    }
+}
