@@ -8,7 +8,7 @@ use onceward::http::IdempotencyLayer;
 use onceward::time::{instant, sleep};
 use onceward::{
     Engine, EngineOptions, Identity, IdentityChange, IdentityRefused, Limits as EngineLimits, Observation,
-    Observer, OpenError, RecordId,
+    Observer, OpenError, RecordFormat, RecordId,
 };
 use tokio::net::TcpListener;
 use tokio::sync::watch;
@@ -111,8 +111,17 @@ impl Running {
         if let Some(cache) = stores::cache(&settings).await {
             options = options.shared_cache(cache);
         }
+        if let Some(format) = store.record_format(settings.record_format) {
+            options = options.record_format(format);
+        }
         let engine =
             Engine::open(metrics.measured(store.store()), identity, options).await.map_err(unopened)?;
+        if engine.record_format() < RecordFormat::Two {
+            tracing::warn!(
+                "records are written in format 1, which gateways of older versions read: set record_format = 2 once every \
+                 gateway on this store has this version, so that operations are named by their window"
+            );
+        }
         let layer = layer(&engine, &settings)?;
         let gateway = Gateway::new(layer, proxy, metrics.clone(), tracer.clone());
 

@@ -8,9 +8,9 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use http::uri::{Authority, PathAndQuery};
-use onceward::Secret;
 use onceward::event::Expiry;
 use onceward::http::{Routes, ScopeRules};
+use onceward::{RecordFormat, Secret};
 use onceward_postgres::PostgresUrl;
 use onceward_redis::RedisUrl;
 
@@ -29,6 +29,8 @@ pub struct Settings {
     pub scope: ScopeRules,
     /// Keeps apart gateways that share a store.
     pub namespace: String,
+    /// The format that records are written in, where the operator chose one.
+    pub record_format: Option<RecordFormat>,
     /// Keys every hash that is stored.
     pub secret: Option<Secret>,
     /// Health, metrics and operations.
@@ -228,6 +230,7 @@ impl Settings {
             ("cache", self.cache == other.cache),
             ("scope", self.scope == other.scope),
             ("namespace", self.namespace == other.namespace),
+            ("record_format", self.record_format == other.record_format),
             ("secret", self.secret == other.secret),
             ("admin", self.admin == other.admin),
             ("defaults.expire", self.expiry == other.expiry),

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use onceward::event::Expiry;
 use onceward::store::{Finding, Health, Store};
-use onceward::{MemoryStore, SharedCache, Sweeping};
+use onceward::{MemoryStore, RecordFormat, SharedCache, Sweeping};
 use onceward_postgres::{Migrate, PostgresStore, PostgresUrl};
 use onceward_redis::{RedisCache, RedisStore};
 use onceward_sqlite::SqliteStore;
@@ -65,6 +65,15 @@ impl Opened {
             Self::Sqlite(store) => Arc::new(store.clone()),
             Self::Postgres(store) => Arc::new(store.clone()),
             Self::Redis(store) => Arc::new(store.clone()),
+        }
+    }
+
+    /// The format to write records in. Nobody shares an embedded store, so it always gets the newest; what an existing
+    /// shared store gets is the operator's decision, because a gateway of an older version cannot read the newest.
+    pub fn record_format(&self, chosen: Option<RecordFormat>) -> Option<RecordFormat> {
+        match self {
+            Self::Memory(_) | Self::Sqlite(_) => chosen.or(Some(RecordFormat::Two)),
+            Self::Postgres(_) | Self::Redis(_) => chosen,
         }
     }
 

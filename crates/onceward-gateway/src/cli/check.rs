@@ -9,7 +9,8 @@ use std::time::Duration;
 
 use onceward::store::Store;
 use onceward::{
-    Clock as _, Engine, EngineOptions, Identity, IdentityChange, RecordId, SystemClock, Timestamp,
+    Clock as _, Engine, EngineOptions, Identity, IdentityChange, RecordFormat, RecordId, SystemClock,
+    Timestamp,
 };
 use onceward_sqlite::{OpenError, Options, SqliteStore};
 use serde_json::json;
@@ -184,16 +185,37 @@ async fn contents(store: Arc<dyn Store>, settings: &Settings, report: &mut Repor
         return report.say(Level::Ok, "identity", "the store is new, and takes this one at the first start");
     }
     match identity(store, settings).await {
-        Ok(()) => report.say(
-            Level::Ok,
-            "identity",
-            "namespace, scope and secret are those that the store was used with",
-        ),
+        Ok(format) => {
+            report.say(
+                Level::Ok,
+                "identity",
+                "namespace, scope and secret are those that the store was used with",
+            );
+            record_format(format, settings, report);
+        }
         Err(text) => report.say(Level::Error, "identity", text),
     }
 }
 
-async fn identity(store: Arc<dyn Store>, settings: &Settings) -> Result<(), String> {
+/// What format the store's records are written in, and what that means.
+fn record_format(noted: RecordFormat, settings: &Settings, report: &mut Report) {
+    let shared = match settings.store {
+        StoreUrl::Memory | StoreUrl::Sqlite(_) => false,
+        StoreUrl::Postgres(_) | StoreUrl::Redis(_) => true,
+    };
+    match settings.record_format.unwrap_or(if shared { noted } else { RecordFormat::Two }) {
+        RecordFormat::Two => report.say(Level::Ok, "record_format", "records are written in format 2"),
+        RecordFormat::One => report.say(
+            Level::Warning,
+            "record_format",
+            "records are written in format 1, which gateways of older versions read: set record_format = 2 once every \
+             gateway on this store has this version",
+        ),
+    }
+}
+
+/// Recognises the identity, and tells the format that the store notes.
+async fn identity(store: Arc<dyn Store>, settings: &Settings) -> Result<RecordFormat, String> {
     let identity =
         Identity::new(&settings.namespace, &settings.scope.to_string()).map_err(|error| error.to_string())?;
     let identity = match &settings.secret {
@@ -203,8 +225,9 @@ async fn identity(store: Arc<dyn Store>, settings: &Settings) -> Result<(), Stri
     let options =
         EngineOptions::new().map_err(|error| error.to_string())?.identity_change(IdentityChange::Refuse);
     let engine = Engine::open(store, identity, options).await.map_err(|error| error.to_string())?;
+    let format = engine.record_format();
     engine.shut_down(Duration::ZERO).await;
-    Ok(())
+    Ok(format)
 }
 
 fn clock(machine: Timestamp, store: Timestamp, report: &mut Report) {

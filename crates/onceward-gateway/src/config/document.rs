@@ -33,6 +33,11 @@ pub(super) struct Document {
     pub scope: Vec<ScopePart>,
     /// Lets several gateways share a store without meeting.
     pub namespace: String,
+    /// The format that records are written in, 1 or 2. Without it, new and embedded stores get 2, and a shared store that was
+    /// used before keeps what it has: set 2 there once every gateway on it reads format 2.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schemars(range(min = 1, max = 2))]
+    pub record_format: Option<u8>,
     /// Keys every hash that is stored, so that whoever reads the store can confirm no guess. At least 16 bytes.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub secret: Option<SecretSource>,
@@ -178,6 +183,7 @@ impl Default for Document {
             cache: None,
             scope: Vec::new(),
             namespace: "default".to_owned(),
+            record_format: None,
             secret: None,
             public_url: None,
             admin: Admin::default(),

@@ -5,7 +5,7 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 
 use onceward::event::Expiry;
 use onceward::http::ScopeRules;
-use onceward::{Identity, Secret};
+use onceward::{Identity, RecordFormat, Secret};
 
 use super::document::{Document, LogFormat, Role};
 use super::problem::{ConfigErrors, Problem};
@@ -88,6 +88,7 @@ pub(super) fn settings(
         cache: document.cache.as_ref().map(|url| url.0.clone()),
         scope,
         namespace: document.namespace.clone(),
+        record_format: document.record_format.and_then(RecordFormat::from_number),
         secret,
         admin: Admin { listen: document.admin.listen.0, tokens },
         routes,
@@ -113,6 +114,11 @@ fn identity(document: &Document, findings: &mut Findings<'_>) {
     if Identity::new(&document.namespace, "any").is_err() {
         let text = format!("`namespace` must have 1 to {} bytes: write a short name", Identity::MAX_BYTES);
         findings.at(&Path::of("namespace"), text);
+    }
+    if let Some(number) = document.record_format.filter(|number| RecordFormat::from_number(*number).is_none())
+    {
+        let text = format!("`record_format` = {number} is no format of this version: write 1 or 2");
+        findings.at(&Path::of("record_format"), text);
     }
     let scope = document.scope.iter().map(ToString::to_string).collect::<Vec<_>>().join(",");
     if scope.len() > Identity::MAX_BYTES {

@@ -41,6 +41,7 @@ pub async fn run() -> Result<(), Failure> {
         cache: None,
         scope: ScopeRules::parse(["fixed:demo"])?,
         namespace: "demo".to_owned(),
+        record_format: None,
         secret: None,
         admin: Admin { listen: free_or(Admin::LISTEN).await, tokens: Vec::new() },
         routes: Routes::new(Policy::default())?,
