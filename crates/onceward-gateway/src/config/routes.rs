@@ -188,6 +188,11 @@ fn policy(
         unknown: rules.unknown.clone(),
         max_request_body: rules.max_request_body.bytes(),
         max_response_body: rules.max_response_body.bytes(),
+        close_delimited: match rules.close_delimited {
+            rules::CloseDelimited::Proven => http::CloseDelimited::Proven,
+            rules::CloseDelimited::Accept => http::CloseDelimited::Accept,
+            rules::CloseDelimited::Unknown => http::CloseDelimited::Unknown,
+        },
         fingerprint: fingerprint(rules, secret, place, findings),
         response_version: rules.response_version,
         set_cookie: match rules.set_cookie {

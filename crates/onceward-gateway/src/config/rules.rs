@@ -105,6 +105,9 @@ rules! {
     max_request_body: Size = |policy: &Policy| Size(policy.max_request_body as u64);
     /// Bytes of an answer's body. It is stored, and held in memory until it is.
     max_response_body: Size = |policy: &Policy| Size(policy.max_response_body as u64);
+    /// What an answer counts as that has no length and ends where its connection does: whole if it is one JSON object or array
+    /// (`proven`), always whole (`accept`), or cut off (`unknown`).
+    close_delimited: CloseDelimited = |_: &Policy| CloseDelimited::Proven;
     /// What makes two requests the same beside method, path, query and body.
     fingerprint: Fingerprint = |_: &Policy| Fingerprint::default();
     /// Stored with every reply, so that a new release can tell an old reply.
@@ -150,6 +153,8 @@ words! {
     Expire { Delete, Soft }
     /// What happens to keyed requests while the store is away.
     StoreDown { Reject, Pass }
+    /// What an answer counts as that has no length and ends where its connection does.
+    CloseDelimited { Proven, Accept, Unknown }
     /// Whether `Set-Cookie` is stored and replayed.
     SetCookie { Drop, Allow }
     /// Whether retries are held back, or only counted.

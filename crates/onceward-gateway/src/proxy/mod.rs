@@ -31,6 +31,7 @@ use http::uri::{PathAndQuery, Uri};
 use http::{HeaderValue, Method, Request, Response, StatusCode};
 use http_body::Body;
 use onceward::Operation;
+use onceward::http::EndsWithConnection;
 use onceward::time::{Instant, deadline, instant, sleep};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tower_service::Service;
@@ -178,8 +179,10 @@ impl<B: Sendable> Shared<B> {
     ) -> Result<Response<UpstreamBody<B>>, ProxyError> {
         let upgrade = self.prepare(&mut request, operation)?;
         let permit = self.permit(operation).await?;
-        let (response, line) = self.send(request, operation).await?;
+        let method = request.method().clone();
+        let (mut response, line) = self.send(request, operation).await?;
         let mut lent = Some(Lent { line, pool: self.pool.clone(), permit });
+        EndsWithConnection::mark(&method, &mut response);
         let (mut head, body) = response.into_parts();
         // An old upstream's version is its own: to the client this side speaks.
         head.version = headers::VERSION;

@@ -101,6 +101,52 @@ async fn an_answer_that_breaks_off_is_neither_passed_on_nor_stored() {
 }
 
 #[tokio::test]
+async fn an_answer_that_ends_with_its_connection_counts_as_whole_only_where_its_content_proves_it() {
+    let folder = tempfile::tempdir().unwrap();
+    let ledger = Ledger::start(folder.path());
+    let gateway = Gateway::start(folder.path(), ledger.address, &[]);
+    let whole = "{\"id\":\"ch_1\",\"items\":[1,2]}";
+    for (key, how) in [("length", "closing"), ("coding", "closing=identity")] {
+        let first = gateway.send(Request::charge(key).behave(how).header("x-answer", whole)).await;
+        assert_eq!((first.status, first.text().as_str()), (201, whole), "{key}");
+        let retried = gateway.charge(key).await;
+        assert!(retried.is_replayed() && retried.text() == whole, "{key}: {retried:?}");
+    }
+    let cut: Vec<&str> = vec![&whole[..10], &whole[..whole.len() - 1], "charged", "12", "\"ch_1\""];
+    for (number, body) in cut.into_iter().enumerate() {
+        for how in ["closing", "closing=gzip", "closing=identity"] {
+            let key = format!("{how}-{number}");
+            let first = gateway.send(Request::charge(&key).behave(how).header("x-answer", body)).await;
+            assert_eq!(first.told(), (502, UNKNOWN.to_owned()), "{key}: {body}");
+            let retried = gateway.charge(&key).await;
+            assert_eq!(retried.told(), (409, UNKNOWN.to_owned()), "{key}: {body}");
+        }
+    }
+    assert_eq!(ledger.count(), 17);
+}
+
+#[tokio::test]
+async fn a_route_decides_whether_an_answer_that_ends_with_its_connection_counts() {
+    for (setting, body, whole) in
+        [("accept", "charged", true), ("unknown", "{\"charged\":true}", false), ("proven", "charged", false)]
+    {
+        let folder = tempfile::tempdir().unwrap();
+        let ledger = Ledger::start(folder.path());
+        let gateway = Gateway::start(folder.path(), ledger.address, &["--close-delimited", setting]);
+        let first = gateway.send(Request::charge("k").behave("closing").header("x-answer", body)).await;
+        let retried = gateway.charge("k").await;
+        if whole {
+            assert_eq!((first.status, first.text().as_str()), (201, body), "{setting}");
+            assert!(retried.is_replayed() && retried.text() == body, "{setting}: {retried:?}");
+        } else {
+            assert_eq!(first.told(), (502, UNKNOWN.to_owned()), "{setting}");
+            assert_eq!(retried.told(), (409, UNKNOWN.to_owned()), "{setting}");
+        }
+        assert_eq!(ledger.count(), 1);
+    }
+}
+
+#[tokio::test]
 async fn redirects_are_returned_and_never_followed() {
     let folder = tempfile::tempdir().unwrap();
     let ledger = Ledger::start(folder.path());

@@ -270,6 +270,14 @@ async fn one(api: &Api, socket: &mut TcpStream) -> Option<After> {
             socket.write_all(head.as_bytes()).await.ok()?;
             return Some(After::Close);
         }
+        // Ends where its connection does, with a transfer coding if one is named.
+        "closing" => {
+            let coding =
+                if value.is_empty() { String::new() } else { format!("transfer-encoding: {value}\r\n") };
+            let head = format!("HTTP/1.1 201 Created\r\n{coding}\r\n");
+            socket.write_all(&[head.as_bytes(), &answer.body].concat()).await.ok()?;
+            return Some(After::Close);
+        }
         "endless" => {
             socket.write_all(b"HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n").await.ok()?;
             loop {

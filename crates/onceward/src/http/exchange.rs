@@ -13,15 +13,17 @@ use tower_service::Service;
 use super::admit::Ticket;
 use super::body::{Body, Read, Whole, read};
 use super::classify::{Class, Failure, OnError};
+use super::close_delimited::EndsWithConnection;
 use super::handled::{Handled, How};
 use super::header::{ATTEMPT, FENCE, OPERATION, OPERATION_HEADERS, RECOVERY_POINT, STORE};
 use super::held::Drawn;
 use super::layer::Shared;
-use super::policy::{InProgress, KeyRule, StoreDown};
+use super::policy::{InProgress, KeyRule, Policy, StoreDown};
 use super::problem::{Answerless, Problem};
 use super::reply;
 use super::suspicion::is_suspicious;
 use super::text::percent_encode;
+use crate::engine::PassThroughEntry;
 use crate::fingerprint::{Headers, Parts};
 use crate::store::StoreError;
 use crate::time::sleep;
@@ -323,6 +325,14 @@ impl<C> Exchange<C> {
             (Read::Whole(body), _) if is_cut_short(method, &parts, &body) => {
                 sight.answerless(Answerless::Broken, "the answer is shorter or longer than it said")
             }
+            (Read::Whole(body), Class::Completed | Class::Unknown)
+                if !is_proven_whole(policy, &parts, &body) =>
+            {
+                sight.answerless(
+                    Answerless::Broken,
+                    "the answer ended with its connection, and nothing proves that it is whole",
+                )
+            }
             (Read::Whole(body), Class::Completed | Class::Unknown) => {
                 let status = parts.status;
                 let (reply, first) = reply::divide(policy, parts, body);
@@ -390,6 +400,12 @@ fn is_cut_short(method: &Method, parts: &response::Parts, body: &Whole) -> bool 
     let said =
         parts.headers.get(CONTENT_LENGTH).and_then(|length| length.to_str().ok()?.parse::<usize>().ok());
     !bodiless && said.is_some_and(|said| said != body.data.len())
+}
+
+/// An answer without a length may have been cut off where its connection ended.
+fn is_proven_whole(policy: &Policy, parts: &response::Parts, body: &Whole) -> bool {
+    let ends_with_connection = parts.extensions.get::<EndsWithConnection>().is_some();
+    !ends_with_connection || policy.close_delimited.accepts(&body.data)
 }
 
 impl<B> Envelope<B> {

@@ -58,6 +58,7 @@
 mod admit;
 mod body;
 mod classify;
+mod close_delimited;
 mod exchange;
 mod future;
 mod handled;
@@ -77,6 +78,7 @@ mod wellknown;
 
 pub use self::body::Body;
 pub use self::classify::{Class, Failure, OnError, Unsure};
+pub use self::close_delimited::{CloseDelimited, EndsWithConnection};
 pub use self::future::ResponseFuture;
 pub use self::handled::{Handled, How};
 pub use self::layer::{IdempotencyLayer, LayerError};

@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use ::http::Method;
 
+use super::close_delimited::CloseDelimited;
 use crate::claim::{check_attach, check_route, check_timeout};
 use crate::record::Terms;
 use crate::{Claim, ClaimError, Fingerprint, Key, OnLapse, Profile, Scope, Syntax};
@@ -54,6 +55,9 @@ pub struct Policy {
     pub max_request_body: usize,
     /// Bytes of an answer's body. It is stored, and held in memory until it is.
     pub max_response_body: usize,
+    /// What an answer counts as that ends where its connection does. The inner service marks such answers with
+    /// [`EndsWithConnection`](super::EndsWithConnection).
+    pub close_delimited: CloseDelimited,
     /// What makes two requests the same: the headers that count, and what is left out of JSON bodies.
     pub fingerprint: Profile,
     /// Stored with every reply, so that a new release can tell an old reply.
@@ -184,6 +188,7 @@ impl Policy {
             unknown: Self::UNKNOWN.to_vec(),
             max_request_body: Self::MAX_BODY,
             max_response_body: Self::MAX_BODY,
+            close_delimited: CloseDelimited::default(),
             fingerprint,
             response_version: 1,
             set_cookie: SetCookie::default(),

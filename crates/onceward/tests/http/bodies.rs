@@ -9,7 +9,7 @@ use bytes::Bytes;
 use http::{HeaderMap, Request, Response};
 use http_body::{Body, Frame};
 use http_body_util::BodyExt as _;
-use onceward::http::{IdempotencyLayer, LayerError, Policy, Routes};
+use onceward::http::{CloseDelimited, IdempotencyLayer, LayerError, Policy, Routes};
 use onceward::{Engine, Identity, Limits};
 use tower::{Layer as _, ServiceExt as _};
 
@@ -123,4 +123,29 @@ async fn clients_are_sent_to_where_the_proxy_in_front_publishes_the_policy() {
     let response = service.oneshot(post("", "{}")).await.unwrap();
     let link = "<https://api.example/v1/.well-known/idempotency>; rel=\"describedby\"";
     assert_eq!(response.headers()["link"], link);
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_answer_that_ended_with_its_connection_is_stored_only_where_the_route_takes_it_for_whole() {
+    let (document, cut) = ("{\"id\":1}", "{\"id\":");
+    for (close_delimited, body, whole) in [
+        (CloseDelimited::Proven, document, true),
+        (CloseDelimited::Proven, cut, false),
+        (CloseDelimited::Accept, cut, true),
+        (CloseDelimited::Unknown, document, false),
+    ] {
+        let world = world(Policy { close_delimited, ..Policy::default() }).await;
+        let how = format!("closing:{body}");
+        let first = world.send(doing(&how, "k", "{}")).await;
+        let retried = world.send(post("k", "{}")).await;
+        if whole {
+            assert_eq!((first.status, &first.body[..]), (201, body.as_bytes()), "{close_delimited:?} {body}");
+            assert!(retried.is_replay() && retried.body == first.body, "{close_delimited:?} {body}");
+        } else {
+            let unknown = "idempotency_outcome_unknown".to_owned();
+            assert_eq!(first.problem(), (502, unknown.clone()), "{close_delimited:?} {body}");
+            assert_eq!(retried.problem(), (409, unknown), "{close_delimited:?} {body}");
+        }
+        assert_eq!(world.ledger(), 1);
+    }
 }

@@ -10,6 +10,7 @@ use http::{HeaderMap, Request, Response};
 use http_body::{Body, Frame};
 use http_body_util::BodyExt as _;
 use onceward::Operation;
+use onceward::http::EndsWithConnection;
 use tokio::sync::Notify;
 
 use super::SECOND;
@@ -102,6 +103,11 @@ impl Upstream {
             "off" => return Err(Broke::Off),
             "broken" => end = End::Broken,
             "short" => response = response.header("content-length", "1000"),
+            // An HTTP client marks an answer so that ended with its connection.
+            "closing" => {
+                frames = vec![Frame::data(argument.to_owned().into())];
+                response = response.extension(EndsWithConnection);
+            }
             "endless" => end = End::Never,
             "bytes" => frames = vec![Frame::data(vec![b'x'; argument.parse().unwrap()].into())],
             "hang" => {

@@ -1,0 +1,133 @@
+//! Answers that end where their connection does.
+//!
+//! HTTP/1 lets a server leave out the length of an answer and close the connection at its end. If the server dies half-way,
+//! its connection is closed too, and the part looks like a whole answer. Stored, it would be replayed as one.
+//!
+//! Only the HTTP client knows how an answer was framed, so an inner service that forwards requests over HTTP/1 marks such
+//! responses with [`EndsWithConnection`]. The layer then treats them as the route's [`CloseDelimited`] says.
+
+use ::http::header::{CONTENT_LENGTH, TRANSFER_ENCODING};
+use ::http::{Method, Response, StatusCode, Version};
+
+use super::text::members;
+
+/// What an answer counts as that ends where its connection does.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum CloseDelimited {
+    /// As whole if its body is one JSON object or array with nothing after it, because no part of one is. Else its outcome
+    /// is unknown.
+    #[default]
+    Proven,
+    /// As whole. An answer that was cut off is then stored and replayed.
+    Accept,
+    /// As cut off: its outcome is unknown.
+    Unknown,
+}
+
+impl CloseDelimited {
+    /// Whether a body counts as all of the answer.
+    pub(super) fn accepts(self, body: &[u8]) -> bool {
+        match self {
+            Self::Proven => is_json_document(body),
+            Self::Accept => true,
+            Self::Unknown => false,
+        }
+    }
+}
+
+/// Marks, among a response's extensions, an answer whose end is the end of its connection.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct EndsWithConnection;
+
+impl EndsWithConnection {
+    /// Marks a response if its framing says so. Call it with the response as the HTTP client read it, before any header is
+    /// removed, in every inner service that forwards requests to another server.
+    ///
+    /// ```
+    /// use http::{Method, Response};
+    /// use onceward::http::EndsWithConnection;
+    /// let mut response = Response::new("{\"id\":");
+    /// EndsWithConnection::mark(&Method::POST, &mut response);
+    /// assert!(response.extensions().get::<EndsWithConnection>().is_some());
+    /// ```
+    pub fn mark<B>(method: &Method, response: &mut Response<B>) {
+        if is_close_delimited(method, response) {
+            response.extensions_mut().insert(Self);
+        }
+    }
+}
+
+/// RFC 9112, section 6.3. A transfer coding other than `chunked` alone has no end of its own, or one that nobody here reads.
+fn is_close_delimited<B>(method: &Method, response: &Response<B>) -> bool {
+    let status = response.status();
+    let bodiless = *method == Method::HEAD
+        || status.is_informational()
+        || matches!(status, StatusCode::NO_CONTENT | StatusCode::NOT_MODIFIED);
+    if response.version() > Version::HTTP_11 || bodiless {
+        return false;
+    }
+    let headers = response.headers();
+    if headers.contains_key(TRANSFER_ENCODING) {
+        let mut codings = members(headers, &TRANSFER_ENCODING);
+        let chunked = codings.next().is_some_and(|coding| coding.eq_ignore_ascii_case("chunked"));
+        return !chunked || codings.next().is_some();
+    }
+    !headers.contains_key(CONTENT_LENGTH)
+}
+
+/// Whether this is one JSON object or array. A number or a word is not enough: `12` may be the beginning of `123`.
+fn is_json_document(body: &[u8]) -> bool {
+    matches!(body.trim_ascii_start().first(), Some(b'{' | b'['))
+        && serde_json::from_slice::<serde::de::IgnoredAny>(body).is_ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn response(status: u16, headers: &[(&str, &str)]) -> Response<()> {
+        let builder = Response::builder().status(status);
+        headers.iter().fold(builder, |builder, (name, value)| builder.header(*name, *value)).body(()).unwrap()
+    }
+
+    #[test]
+    fn an_answer_over_http_1_without_a_length_ends_with_its_connection() {
+        let ends = |headers: &[_]| is_close_delimited(&Method::POST, &response(201, headers));
+        assert!(ends(&[]));
+        assert!(!ends(&[("content-length", "2")]));
+        assert!(!ends(&[("transfer-encoding", "chunked")]));
+        assert!(!ends(&[("transfer-encoding", "Chunked")]));
+        for other in ["gzip", "identity", "gzip, chunked", "chunked, chunked", "chunked, gzip", ""] {
+            assert!(ends(&[("transfer-encoding", other), ("content-length", "2")]), "{other}");
+        }
+    }
+
+    #[test]
+    fn an_answer_that_has_no_body_or_came_over_http_2_does_not() {
+        for status in [100, 204, 304] {
+            assert!(!is_close_delimited(&Method::POST, &response(status, &[])), "{status}");
+        }
+        assert!(!is_close_delimited(&Method::HEAD, &response(200, &[])));
+        let mut second = response(200, &[]);
+        *second.version_mut() = Version::HTTP_2;
+        assert!(!is_close_delimited(&Method::POST, &second));
+    }
+
+    #[test]
+    fn no_part_of_a_json_document_is_one() {
+        let whole = br#" [{"id": "a\"]}", "n": [1, 2.5e3, true, null]}, {}] "#;
+        let end = whole.trim_ascii_end().len();
+        let proven: Vec<_> = (0..=whole.len()).filter(|&cut| is_json_document(&whole[..cut])).collect();
+        assert_eq!(proven, [end, end + 1]);
+    }
+
+    #[test]
+    fn what_could_go_on_is_no_json_document() {
+        for body in ["", " ", "1", "12", "true", "\"text\"", "{} x", "{}{}", "[] ]", "<html></html>"] {
+            assert!(!is_json_document(body.as_bytes()), "{body}");
+        }
+        assert!(is_json_document(b"{}\r\n"));
+        let deep = "[".repeat(100_000) + &"]".repeat(100_000);
+        assert!(is_json_document(deep.as_bytes()));
+    }
+}
