@@ -21,6 +21,8 @@ mod identity;
 mod observe;
 mod operate;
 mod options;
+#[cfg(feature = "http")]
+mod pass_through;
 mod reservation;
 mod running;
 mod shared;
@@ -46,6 +48,10 @@ use self::attach::{Pace, Running, Woken};
 use self::cache::Cache;
 use self::clock::StoreClock;
 use self::identity::{Asked, Recognised};
+#[cfg(feature = "http")]
+pub(crate) use self::pass_through::Entry as PassThroughEntry;
+#[cfg(feature = "http")]
+use self::pass_through::PassThrough;
 use self::shared::Shared;
 use crate::claim::Claim;
 use crate::entropy::Instance;
@@ -136,6 +142,8 @@ struct Inner {
     cache: Cache,
     shared: Option<Shared>,
     running: Arc<Running>,
+    #[cfg(feature = "http")]
+    pass_through: Arc<PassThrough>,
     executions: Arc<Semaphore>,
     attached: Arc<Semaphore>,
     give_backs: Arc<Semaphore>,
@@ -278,6 +286,8 @@ impl Engine {
             cache: Cache::new(limits.cache_bytes, limits.cache_revalidate, options.instance.name()),
             shared: options.shared_cache.map(|cache| Shared::start(cache, limits.cache_revalidate, since)),
             running: Running::new(options.instance.name()),
+            #[cfg(feature = "http")]
+            pass_through: PassThrough::new(options.instance.name()),
             executions: Arc::new(Semaphore::new(limits.executions.min(Semaphore::MAX_PERMITS))),
             attached: Arc::new(Semaphore::new(limits.attached.min(Semaphore::MAX_PERMITS))),
             give_backs: Arc::new(Semaphore::new(limits.give_backs.min(Semaphore::MAX_PERMITS))),
@@ -386,6 +396,12 @@ impl Engine {
     /// Where the record of a key in a scope lives.
     pub fn id_of(&self, scope: &Scope, key: &Key) -> RecordId {
         self.inner.identity.id_of(scope, key)
+    }
+
+    /// Enters a request of a route that goes through while the store is away. Nothing where another one under its key does so now.
+    #[cfg(feature = "http")]
+    pub(crate) fn enter(&self, id: RecordId) -> Option<PassThroughEntry> {
+        self.inner.pass_through.enter(id)
     }
 
     /// Whether this process executes the operation, or has an outcome of it that is not stored yet.

@@ -2,6 +2,7 @@
 
 use std::future::Future;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
 
 use ::http::header::{CONNECTION, CONTENT_LENGTH, EXPECT};
 use ::http::{
@@ -42,6 +43,9 @@ impl<C> Clone for Exchange<C> {
         Self { shared: shared.clone(), on_error: on_error.clone(), ticket: ticket.clone() }
     }
 }
+
+/// How soon a request is worth repeating while another one goes through unprotected: most end within a second.
+const PASSING_RETRY: Duration = Duration::from_secs(1);
 
 /// An answer, and what it says about the request.
 type Answered = (Response<Whole>, How);
@@ -112,6 +116,10 @@ impl<C> Exchange<C> {
         let Some(claim) = self.claim(&parts, &body) else {
             return whole(self.refused(&Problem::StoreUnavailable));
         };
+        let entry = match self.enter(id) {
+            Ok(entry) => entry,
+            Err(problem) => return whole(self.refused(&problem)),
+        };
         let mut request = Request::from_parts(parts, Body::held(body, drawn));
         // It was met here, when the body was read.
         request.headers_mut().remove(EXPECT);
@@ -119,8 +127,9 @@ impl<C> Exchange<C> {
         let sight = Arc::new(Sight::default());
         let work = {
             let (envelope, sight, inner) = (envelope.clone(), sight.clone(), inner.clone());
-            let exchange = self.clone();
+            let (exchange, entry) = (self.clone(), entry.clone());
             move |operation| async move {
+                let _under_way = entry;
                 let panics = Panics(sight.clone());
                 let outcome = exchange.execute(inner, &operation, &envelope, &sight).await;
                 drop(panics);
@@ -134,7 +143,7 @@ impl<C> Exchange<C> {
         };
         match ran {
             Ok(ran) => whole(self.say(ran, sight.take())),
-            Err(error) => match envelope.take().filter(|_| self.passes_on(id, &error)) {
+            Err(error) => match envelope.take().filter(|_| self.passes_on(id, &error, entry.as_deref())) {
                 None => whole(self.refused(&Problem::StoreUnavailable)),
                 Some(request) => {
                     std::future::poll_fn(|context| inner.poll_ready(context)).await?;
@@ -194,10 +203,25 @@ impl<C> Exchange<C> {
         }
     }
 
-    /// Whether a request may go through without protection: only where nothing of its claim can be in the store, and nobody
-    /// here works under its key.
-    fn passes_on(&self, id: RecordId, error: &EngineError) -> bool {
+    /// Whether the route lets requests through while the store is away.
+    fn is_passable(&self) -> bool {
         let policy = &self.ticket.policy;
+        (policy.store_down, policy.key) == (StoreDown::Pass, KeyRule::Optional)
+    }
+
+    /// Enters a request that may go through unprotected, before its claim is sent. The claim's work keeps the entry, too: it
+    /// goes on when the client goes away.
+    fn enter(&self, id: RecordId) -> Result<Option<Arc<PassThroughEntry>>, Problem> {
+        if !self.is_passable() {
+            return Ok(None);
+        }
+        let entry = self.shared.engine.enter(id).ok_or(Problem::InProgress { retry_after: PASSING_RETRY })?;
+        Ok(Some(Arc::new(entry)))
+    }
+
+    /// Whether a request may go through unprotected: only where nothing of its claim can be in the store, and no other request
+    /// under its key is under way in this process.
+    fn passes_on(&self, id: RecordId, error: &EngineError, entry: Option<&PassThroughEntry>) -> bool {
         let away = match error {
             EngineError::Store(StoreError::Unavailable { .. } | StoreError::Overloaded { .. }) => true,
             EngineError::Store(
@@ -208,9 +232,7 @@ impl<C> Exchange<C> {
             | EngineError::Stopping
             | EngineError::Contended { .. } => false,
         };
-        away && (policy.store_down, policy.key) == (StoreDown::Pass, KeyRule::Optional)
-            // Without a store it is still known what runs here.
-            && !self.shared.engine.has(id)
+        away && !self.shared.engine.has(id) && entry.is_some_and(PassThroughEntry::may_pass)
     }
 
     fn told(&self, problem: &Problem) -> Response<Whole> {

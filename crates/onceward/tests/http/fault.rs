@@ -1,10 +1,12 @@
 //! A store that fails.
 
+use std::time::Duration;
+
 use onceward::RecordId;
 use onceward::http::{KeyRule, Policy, StoreDown};
 use onceward_testkit::{Call, Fault, FaultyStore, Method};
 
-use super::{World, doing, memory, post, world_on};
+use super::{SECOND, World, doing, memory, post, world_on};
 
 /// Where a store remembers its identity, without which no engine opens.
 const IDENTITY: RecordId = RecordId::from_bytes([0; 16]);
@@ -89,4 +91,57 @@ async fn an_answer_that_could_not_be_stored_is_never_given_and_the_stored_one_is
 async fn a_demanded_key_and_unprotected_requests_cannot_be_combined() {
     let policy = Policy { key: KeyRule::Required, ..pass() };
     assert!(onceward::http::Routes::new(policy).is_err());
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_request_does_not_go_through_while_another_claim_of_its_key_is_on_its_way() {
+    // The first claim takes two seconds to arrive; the store cannot be reached for the second.
+    let store = FaultyStore::new(memory(), |call| match (call.method, call.nth) {
+        (Method::Swap, 2) => Fault::Slow { before: SECOND * 2, after: Duration::ZERO },
+        (Method::Swap, 3) => Fault::Unavailable,
+        _ => Fault::None,
+    });
+    let world = world_on(store, pass()).await;
+    let sender = world.clone();
+    let first = tokio::spawn(async move { sender.send(post("k", "{}")).await });
+    onceward::time::sleep(SECOND).await;
+    let second = world.send(post("k", "{}")).await;
+    assert_eq!(second.problem(), (503, "idempotency_store_unavailable".to_owned()));
+    assert_eq!(first.await.unwrap().status, 201);
+    assert!(world.send(post("k", "{}")).await.is_replay());
+    assert_eq!(world.ledger(), 1);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_claim_that_its_client_left_keeps_others_from_going_through() {
+    let store = FaultyStore::new(memory(), |call| match (call.method, call.nth) {
+        (Method::Swap, 2) => Fault::Slow { before: SECOND * 2, after: Duration::ZERO },
+        (Method::Swap, 3) => Fault::Unavailable,
+        _ => Fault::None,
+    });
+    let world = world_on(store, pass()).await;
+    let sender = world.clone();
+    let first = tokio::spawn(async move { sender.send(post("k", "{}")).await });
+    onceward::time::sleep(SECOND).await;
+    first.abort();
+    assert_eq!(world.send(post("k", "{}")).await.problem().0, 503);
+    onceward::time::sleep(SECOND * 2).await;
+    assert!(world.send(post("k", "{}")).await.is_replay());
+    assert_eq!(world.ledger(), 1);
+}
+
+#[tokio::test(start_paused = true)]
+async fn nothing_is_claimed_while_a_request_under_the_same_key_goes_through_unprotected() {
+    let store = FaultyStore::scripted(memory(), [(Method::Swap, 2, Fault::Unavailable)]);
+    let world = world_on(store, pass()).await;
+    let sender = world.clone();
+    let first = tokio::spawn(async move { sender.send(doing("hang", "k", "{}")).await });
+    world.upstream.began.notified().await;
+    // The store is back.
+    let second = world.send(post("k", "{}")).await;
+    assert_eq!(second.problem(), (409, "idempotency_key_in_progress".to_owned()));
+    assert_eq!(world.send(post("other", "{}")).await.header("onceward-store"), None);
+    world.upstream.go.notify_one();
+    assert_eq!(first.await.unwrap().header("onceward-store"), Some("unavailable"));
+    assert_eq!(world.ledger(), 2);
 }

@@ -1,0 +1,95 @@
+//! Requests on routes that go through unprotected while the store is away.
+//!
+//! Without the store, only this process can tell that a key is in use here. So such a request is entered before its claim is
+//! sent: while another one under the same key is under way, its claim may still reach the store and execute, and neither
+//! may go through beside it.
+
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use foldhash::fast::FixedState;
+
+use crate::RecordId;
+
+/// The requests that are under way, by the id of their key.
+pub(crate) struct PassThrough(Mutex<HashMap<RecordId, Requests, FixedState>>);
+
+#[derive(Default)]
+struct Requests {
+    entered: usize,
+    /// One of them goes through unprotected. It is the only one.
+    unprotected: bool,
+}
+
+/// A request that is under way, until this is dropped.
+pub(crate) struct Entry {
+    all: Arc<PassThrough>,
+    id: RecordId,
+}
+
+impl PassThrough {
+    /// `seed` keys the hash, so that no client can choose keys that all fall into one slot.
+    pub(crate) fn new(seed: u64) -> Arc<Self> {
+        Arc::new(Self(Mutex::new(HashMap::with_hasher(FixedState::with_seed(seed)))))
+    }
+
+    /// Enters a request before it claims. Nothing where another one goes through unprotected: a claim could execute beside it.
+    pub(crate) fn enter(self: &Arc<Self>, id: RecordId) -> Option<Entry> {
+        let mut map = self.map();
+        let requests = map.entry(id).or_default();
+        if requests.unprotected {
+            return None;
+        }
+        requests.entered += 1;
+        Some(Entry { all: self.clone(), id })
+    }
+
+    // A panic while the lock is held cannot leave the map half changed.
+    fn map(&self) -> MutexGuard<'_, HashMap<RecordId, Requests, FixedState>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Entry {
+    /// Whether the request may go through unprotected: only while no other one under its key is under way. If it may, no other
+    /// one enters until it has ended.
+    pub(crate) fn may_pass(&self) -> bool {
+        let mut map = self.all.map();
+        let Some(requests) = map.get_mut(&self.id) else { return false };
+        requests.unprotected = requests.entered == 1;
+        requests.unprotected
+    }
+}
+
+impl Drop for Entry {
+    fn drop(&mut self) {
+        let mut map = self.all.map();
+        let Some(requests) = map.get_mut(&self.id) else { return };
+        requests.entered -= 1;
+        if requests.entered == 0 {
+            map.remove(&self.id);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const ID: RecordId = RecordId::from_bytes([7; 16]);
+
+    #[test]
+    fn a_request_goes_through_alone_or_not_at_all() {
+        let all = PassThrough::new(1);
+        let first = all.enter(ID).unwrap();
+        let second = all.enter(ID).unwrap();
+        assert!(!first.may_pass() && !second.may_pass());
+        drop(first);
+        assert!(second.may_pass());
+        assert!(all.enter(ID).is_none());
+        assert!(all.enter(RecordId::from_bytes([8; 16])).is_some());
+        drop(second);
+        assert!(all.enter(ID).is_some());
+        assert!(all.map().is_empty(), "what has ended is forgotten");
+    }
+}
