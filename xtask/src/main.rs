@@ -1,6 +1,7 @@
 //! Onceward's own commands.
 
 mod bench;
+mod former;
 mod fuzz;
 mod lint;
 mod shell;

@@ -5,8 +5,8 @@ use std::process::Command;
 
 use onceward_testkit::servers::Postgres;
 
-use crate::Done;
 use crate::shell::{cargo, has, run as run_command};
+use crate::{Done, former};
 
 /// A program that the tests need, and the Debian packages that bring it.
 pub struct Need {
@@ -56,10 +56,16 @@ pub fn run() -> Done {
             "ONCEWARD_VECTORS is not set: the tests against public vectors will say what they did not check."
         );
     }
+    let former = former::build()?;
     // One server for all: every test that needs one takes a database of its own on it.
     let server = Postgres::start();
     let address = format!("postgres://postgres@127.0.0.1:{}", server.port());
-    run_command(cargo(&["test", "--workspace", "--locked"]).env("ONCEWARD_TEST_POSTGRES", address))
+    let mut tests = cargo(&["test", "--workspace", "--locked"]);
+    tests.env("ONCEWARD_TEST_POSTGRES", address);
+    if let Some(former) = former {
+        tests.env("ONCEWARD_TEST_FORMER", former);
+    }
+    run_command(&mut tests)
 }
 
 /// Installs the database servers that are not there.

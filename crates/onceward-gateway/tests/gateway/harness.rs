@@ -216,6 +216,13 @@ pub fn onceward(folder: &Path) -> Command {
     command
 }
 
+/// The same, of the former version. Nothing where the test command did not build it.
+pub fn former(folder: &Path) -> Option<Command> {
+    let mut command = Command::new(std::env::var_os("ONCEWARD_TEST_FORMER")?);
+    command.current_dir(folder).env_clear();
+    Some(command)
+}
+
 /// The beginning of some bytes, for a message.
 fn show(bytes: &[u8]) -> String {
     String::from_utf8_lossy(&bytes[..bytes.len().min(300)]).into_owned()

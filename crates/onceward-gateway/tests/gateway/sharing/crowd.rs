@@ -61,15 +61,20 @@ impl Crowd {
         }
     }
 
-    /// Ends the clients, asks for every key once more, and holds the answers against what the clients and the ledger know.
-    pub async fn check(mut self, gateway: &Gateway, ledger: &Ledger) -> Counts {
+    /// Ends the clients.
+    pub async fn end(&mut self) {
         self.stop.store(true, Ordering::Relaxed);
         while let Some(one) = self.told.recv().await {
             self.known.push(one);
         }
-        for client in self.clients {
+        for client in std::mem::take(&mut self.clients) {
             client.await.unwrap();
         }
+    }
+
+    /// Ends the clients, asks for every key once more, and holds the answers against what the clients and the ledger know.
+    pub async fn check(mut self, gateway: &Gateway, ledger: &Ledger) -> Counts {
+        self.end().await;
         let done = times(ledger);
         assert!(done.values().all(|times| *times == 1), "something was done twice: {done:?}");
         let mut counts = Counts::default();

@@ -8,6 +8,7 @@ mod failover;
 mod many;
 mod outages;
 mod redis;
+mod versions;
 
 use std::path::Path;
 use std::process::Command;
