@@ -57,6 +57,8 @@ pub enum Fault {
         /// How long until the answer is there.
         after: Duration,
     },
+    /// The store will not do it, now or later: nothing is written.
+    Refused,
     /// Every record in the answer cannot be read. What is absent stays absent, and writes are written.
     Unreadable,
 }
@@ -122,6 +124,7 @@ impl FaultyStore {
                 Fault::None => work.await,
                 Fault::Unavailable => Err(StoreError::Unavailable { reason: reason("it is down") }),
                 Fault::Overloaded => Err(StoreError::Overloaded { waiting: 0 }),
+                Fault::Refused => Err(StoreError::Refused { reason: reason("it is too large") }),
                 Fault::AnswerLost => work.await.and_then(|_| ambiguous()),
                 Fault::CallLost => ambiguous(),
                 Fault::LandsWhenTold => {

@@ -132,8 +132,7 @@ pub(super) async fn renew(
     Path(id): Path<String>,
     body: Body,
 ) -> Result<Response, Problem> {
-    let operation = input::operation(&id)?;
-    let id = operation.record();
+    let id = named(&shared, input::operation(&id)?).await?;
     let fence = Fence::from_number(input::json::<RenewBody>(body).await?.fence);
     held(&shared, id, shared.engine.renew(id, fence).await?).await?;
     lease(&shared, id, fence).await
@@ -154,8 +153,7 @@ pub(super) async fn checkpoint(
     Path(id): Path<String>,
     body: Body,
 ) -> Result<Response, Problem> {
-    let operation = input::operation(&id)?;
-    let id = operation.record();
+    let id = named(&shared, input::operation(&id)?).await?;
     let CheckpointBody { fence, recovery_point, data } = input::json(body).await?;
     let point = RecoveryPoint::new(&recovery_point, data.bytes()?);
     let point = point.map_err(|error| Problem::Invalid(error.to_string()))?;
@@ -183,6 +181,18 @@ async fn held(shared: &Shared, id: RecordId, tenure: Tenure) -> Result<(), Probl
     match tenure {
         Tenure::Held => Ok(()),
         Tenure::Over => Err(over(shared, id).await?),
+    }
+}
+
+/// The record of an operation. An id that names a window must mean the one that stands there.
+async fn named(shared: &Shared, operation: OperationId) -> Result<RecordId, Problem> {
+    let id = operation.record();
+    if operation.opened().is_none() {
+        return Ok(id);
+    }
+    match shared.engine.load(id).await? {
+        Some(found) if found.record.is_named_by(operation) => Ok(id),
+        Some(_) | None => Err(Problem::NotFound { id: operation }),
     }
 }
 
@@ -261,8 +271,7 @@ pub(super) async fn settle(
     Path(id): Path<String>,
     body: Body,
 ) -> Result<Response, Problem> {
-    let operation = input::operation(&id)?;
-    let id = operation.record();
+    let id = named(&shared, input::operation(&id)?).await?;
     let body: SettleBody = input::json(body).await?;
     let fence = Fence::from_number(body.fence);
     match shared.engine.settle(id, fence, body.outcome()?).await? {

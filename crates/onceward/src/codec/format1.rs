@@ -100,19 +100,21 @@ pub(super) fn written(record: &Record) -> Fields<'_> {
 fn last_error(record: &Record) -> Option<Cow<'_, str>> {
     let words = record.last_error.as_deref();
     match &record.state {
-        State::Unknown { cause: Cause::DoneNotKept, .. } => {
-            let words = words.unwrap_or_default();
-            Some(match words.starts_with(DONE_NOT_KEPT) {
-                true => Cow::Borrowed(words),
-                false => Cow::Owned(format!("{DONE_NOT_KEPT}{words}")),
-            })
-        }
-        State::InProgress { .. } if record.doubt.is_some() => Some(Cow::Borrowed(LAPSED)),
-        State::InProgress { .. }
-        | State::Unknown { .. }
-        | State::Completed { .. }
-        | State::FailedRetryable { .. }
-        | State::Expired { .. } => words.map(Cow::Borrowed),
+        State::Unknown { cause: Cause::DoneNotKept, .. } => Some(done_not_kept(words)),
+        State::InProgress { .. } | State::FailedRetryable { .. } => match record.doubt {
+            Some(Doubt { cause: Cause::DoneNotKept, .. }) => Some(done_not_kept(words)),
+            Some(Doubt { cause: Cause::Lost | Cause::Said, .. }) => Some(Cow::Borrowed(LAPSED)),
+            None => words.map(Cow::Borrowed),
+        },
+        State::Unknown { .. } | State::Completed { .. } | State::Expired { .. } => words.map(Cow::Borrowed),
+    }
+}
+
+fn done_not_kept(words: Option<&str>) -> Cow<'_, str> {
+    let words = words.unwrap_or_default();
+    match words.starts_with(DONE_NOT_KEPT) {
+        true => Cow::Borrowed(words),
+        false => Cow::Owned(format!("{DONE_NOT_KEPT}{words}")),
     }
 }
 
@@ -127,12 +129,14 @@ pub(super) fn read(fields: &[u8]) -> Result<Record, Unreadable> {
     };
     let Digests { profile, digest } = fields.fingerprint;
     let last_error = fields.last_error.map(Cow::into_owned);
-    let cause = match &last_error {
+    let cause = match last_error.as_deref() {
         Some(words) if words.starts_with(DONE_NOT_KEPT) => Cause::DoneNotKept,
-        Some(_) | None => Cause::Lost,
+        Some(LAPSED) | None => Cause::Lost,
+        // There may have been an answer. An outcome whose answer was lost may be resumed, so that is not assumed.
+        Some(_) => Cause::Said,
     };
-    let doubt = is_in_doubt(&fields.state, fields.attempt, last_error.as_deref())
-        .then_some(Doubt { since: fields.created_at, cause: Cause::Lost });
+    let doubt = doubt_cause(&fields.state, fields.attempt, last_error.as_deref())
+        .map(|cause| Doubt { since: fields.created_at, cause });
     let state = match fields.state {
         Stands::InProgress { lease_until } => State::InProgress { lease_until },
         Stands::Completed { reply, settled_at, expires_at } => {
@@ -165,12 +169,22 @@ pub(super) fn read(fields: &[u8]) -> Result<Record, Unreadable> {
     })
 }
 
-/// Whether an earlier tenure may have done the work. A tenure after the first began where a lease had lapsed, unless the
-/// words are those of a release; an unknown outcome has overwritten them, so there the safer answer is given.
-fn is_in_doubt(state: &Stands, attempt: u32, last_error: Option<&str>) -> bool {
+/// Why an earlier tenure may have done the work, if it may.
+///
+/// A second tenure began where a lease had lapsed, unless the words are those of a release. Older versions leave these words
+/// as they are when a later lease lapses, so they prove nothing about a third tenure; and an unknown outcome has overwritten
+/// them. There, doubt is assumed.
+fn doubt_cause(state: &Stands, attempt: u32, last_error: Option<&str>) -> Option<Cause> {
+    let done = last_error.is_some_and(|words| words.starts_with(DONE_NOT_KEPT));
+    let lapsed = last_error.is_none_or(|words| words == LAPSED);
     match state {
-        Stands::InProgress { .. } => attempt > 1 && last_error.is_none_or(|words| words == LAPSED),
-        Stands::Unknown { .. } => attempt > 1,
-        Stands::Completed { .. } | Stands::FailedRetryable { .. } | Stands::Expired { .. } => false,
+        Stands::InProgress { .. } | Stands::FailedRetryable { .. } if done => Some(Cause::DoneNotKept),
+        Stands::InProgress { .. } if attempt > 2 || (attempt == 2 && lapsed) => Some(Cause::Lost),
+        Stands::Unknown { .. } if attempt > 1 => Some(Cause::Lost),
+        Stands::InProgress { .. }
+        | Stands::Unknown { .. }
+        | Stands::Completed { .. }
+        | Stands::FailedRetryable { .. }
+        | Stands::Expired { .. } => None,
     }
 }

@@ -193,12 +193,23 @@ fn format_1_forgets_neither_doubt_nor_that_the_work_was_done() {
     assert_eq!(again(running.clone()).doubt, None, "a tenure after a release is in no doubt");
     assert!(again(Record { doubt, ..running.clone() }).doubt.is_some(), "a tenure after a lapse is");
     // Versions before format 2 kept no words where they took a lapsed operation over.
-    assert!(again(Record { last_error: None, ..running }).doubt.is_some());
+    assert!(again(Record { last_error: None, ..running.clone() }).doubt.is_some());
+    // They left the words of an earlier release there, too, so the words prove nothing about a third tenure.
+    assert!(again(Record { attempt: 3, ..running.clone() }).doubt.is_some());
+    let done = Some(Doubt { since: at, cause: Cause::DoneNotKept });
+    let released = State::FailedRetryable { settled_at: at, expires_at: at };
+    for state in [running.state.clone(), released] {
+        let record = again(Record { doubt: done, state, ..running.clone() });
+        assert_eq!(record.doubt.map(|doubt| doubt.cause), Some(Cause::DoneNotKept), "{:?}", record.state);
+    }
     let unknown = |cause| State::Unknown { since: at, due_at: at, probes: 0, letter: Letter::Live, cause };
     let done = again(Record { state: unknown(Cause::DoneNotKept), ..first() });
     assert_eq!(done.state, unknown(Cause::DoneNotKept));
     assert!(done.doubt.is_some(), "the words of an unknown outcome do not tell how its tenure began");
-    assert_eq!(again(Record { state: unknown(Cause::Said), ..first() }).state, unknown(Cause::Lost));
+    // Work whose answer was lost may be resumed, so other words are not read as that.
+    assert_eq!(again(Record { state: unknown(Cause::Said), ..first() }).state, unknown(Cause::Said));
+    let lapsed = Record { last_error: Some(LAPSED.to_owned()), state: unknown(Cause::Lost), ..first() };
+    assert_eq!(again(lapsed).state, unknown(Cause::Lost));
     let old = "the work was done, but its reply of 9 bytes is over the limit of 8 and could not be kept";
     let old = Record { last_error: Some(old.into()), state: unknown(Cause::Lost), ..first() };
     assert_eq!(again(old).state, unknown(Cause::DoneNotKept), "older versions said it in words only");

@@ -35,12 +35,9 @@ struct Cached {
 #[derive(Clone)]
 struct Bytes;
 
-/// Only the answer is needed here; what else hangs on a record would not be weighed. Most have nothing else.
+/// Only the answer is needed here; the rest of a record would not be weighed. Most records have nothing else.
 fn bare(record: &Arc<Record>) -> Arc<Record> {
-    match &**record {
-        Record { recovery_point: None, evidence: None, verdict: None, .. } => record.clone(),
-        more => Arc::new(Record { recovery_point: None, evidence: None, verdict: None, ..more.clone() }),
-    }
+    if record.is_answer_only() { record.clone() } else { Arc::new(record.answer_only()) }
 }
 
 impl Weighter<RecordId, Cached> for Bytes {

@@ -16,8 +16,9 @@ use crate::{Fingerprint, Identity, OwnerToken, RecordId, Timestamp};
 
 /// A namespace's hash and the verifier of its settings.
 const ENTRY_BYTES: usize = 32;
-/// Where the note tells the record format.
-const FORMAT_HEADER: &str = "record-format";
+/// The name of the entry that tells the record format. It lies among the identities, because versions that know nothing of
+/// formats copy entries that are not theirs and drop everything else.
+const FORMAT_NAME: [u8; 16] = *b"onceward.format\0";
 /// More identities in one store than anybody runs gateways; the list must end somewhere.
 const ENTRIES_MAX: usize = 1024;
 /// Engines that start at once each add themselves with a swap; a store that conflicts more often is broken.
@@ -86,7 +87,7 @@ pub(super) async fn verify(
         let note = record.as_ref().map(|stamped| note(&stamped.record)).transpose()?;
         let known = note.map_or(&[][..], |note| &note.body);
         let noted = match note {
-            Some(note) => noted_format(note)?,
+            Some(note) => noted_format(&note.body)?,
             None => asked.format.unwrap_or(RecordFormat::newest()),
         };
         let format = asked.format.unwrap_or(noted);
@@ -95,9 +96,9 @@ pub(super) async fn verify(
         if admitted.is_none() && format <= noted {
             return Ok(Recognised { now, since, format });
         }
-        let next = admitted.unwrap_or_else(|| known.to_vec());
+        let next = with_format(admitted.unwrap_or_else(|| known.to_vec()), format.max(noted));
         let version = record.as_ref().map(|stamped| stamped.version);
-        match store.swap(RecordId::IDENTITY, version, remembered(now, since, next, format.max(noted))).await {
+        match store.swap(RecordId::IDENTITY, version, remembered(now, since, next)).await {
             Ok(Swapped::Applied { now, .. }) => return Ok(Recognised { now, since, format }),
             Ok(Swapped::Conflict(winner)) => seen = winner,
             Err(StoreError::Ambiguous { .. }) => seen = store.load(RecordId::IDENTITY).await?,
@@ -139,7 +140,7 @@ fn admit(
     Ok(Some(next))
 }
 
-/// The store's note: the identities as its body, and the record format as a header.
+/// The store's note: identities and the record format, an entry each.
 fn note(record: &Record) -> Result<&Reply, StoreError> {
     match &record.state {
         State::Completed { reply, .. } => Ok(reply),
@@ -156,26 +157,38 @@ fn note(record: &Record) -> Result<&Reply, StoreError> {
 }
 
 /// The newest format that records of this store are written in. Versions that knew one format noted none.
-fn noted_format(note: &Reply) -> Result<RecordFormat, StoreError> {
-    let Some((_, number)) = note.headers.iter().find(|(name, _)| name == FORMAT_HEADER) else {
+fn noted_format(entries: &[u8]) -> Result<RecordFormat, StoreError> {
+    let Some(entry) = entries.chunks_exact(ENTRY_BYTES).find(|entry| entry[..16] == FORMAT_NAME) else {
         return Ok(RecordFormat::One);
     };
-    let parsed = std::str::from_utf8(number).ok().and_then(|text| text.parse().ok());
-    parsed.and_then(RecordFormat::from_number).ok_or_else(|| StoreError::Refused {
-        reason: "a newer version of Onceward writes its records in a format that this version cannot read: run the newer version".to_owned(),
+    RecordFormat::from_number(entry[16]).ok_or_else(|| StoreError::Refused {
+        reason: format!(
+            "its records are written in format {}, which this version cannot read: run the newer version",
+            entry[16]
+        ),
     })
+}
+
+/// The entries with that of the format.
+fn with_format(mut entries: Vec<u8>, format: RecordFormat) -> Vec<u8> {
+    let mut entry = [0; ENTRY_BYTES];
+    entry[..16].copy_from_slice(&FORMAT_NAME);
+    entry[16] = format.number();
+    match entries.chunks_exact_mut(ENTRY_BYTES).find(|found| found[..16] == FORMAT_NAME) {
+        Some(found) => found.copy_from_slice(&entry),
+        None => entries.extend(entry),
+    }
+    entries
 }
 
 /// The note in the dress of a record that never expires, so that stores need no fifth method for it. It stays in format 1,
 /// so that a version which reads no other still starts, and fails closed for single records only.
-fn remembered(now: Timestamp, since: Timestamp, entries: Vec<u8>, format: RecordFormat) -> Record {
+fn remembered(now: Timestamp, since: Timestamp, entries: Vec<u8>) -> Record {
     let subject = Subject { route: "onceward.identity".to_owned(), ..Subject::default() };
     let fingerprint = Fingerprint::of_bytes(b"onceward.identity");
     let owner = OwnerToken::named("onceward.identity");
-    let number = Bytes::from(format.number().to_string());
-    let reply =
-        Reply { headers: vec![(FORMAT_HEADER.to_owned(), number)], ..Reply::new(Bytes::from(entries)) };
-    let settled = State::Completed { reply: Arc::new(reply), settled_at: now, expires_at: Timestamp::NEVER };
+    let reply = Arc::new(Reply::new(Bytes::from(entries)));
+    let settled = State::Completed { reply, settled_at: now, expires_at: Timestamp::NEVER };
     Record {
         format: RecordFormat::One,
         created_at: since,

@@ -20,6 +20,7 @@ use crate::RecordId;
 use crate::claim::Claim;
 use crate::event::Refusal;
 use crate::outcome::{Outcome, Unsure};
+use crate::store::StoreError;
 use crate::time::{Instant, instant, sleep};
 
 /// What came of one try to claim and run.
@@ -205,6 +206,7 @@ impl Inner {
             Outcome::Completed(_) => String::new(),
             Outcome::Retryable(why) | Outcome::Unknown(Unsure { why, .. }) => why.clone(),
         };
+        let done = outcome.is_done();
         match held.settle(outcome, self.limits.settle_patience).await {
             Ok(Settled::Completed { reply, expires_at, by: By::This }) => {
                 self.observe(&claim.route, held.id, Observation::Completed);
@@ -220,6 +222,17 @@ impl Inner {
                 Ran::Unknown(why)
             }
             Ok(Settled::Fenced) => self.answer_from_record(held.id, claim).await,
+            // Trying again would be refused again, and a lapse would forget that the work was done.
+            Err(EngineError::Store(StoreError::Refused { reason })) if done => {
+                let why = format!("the work was done, but the store refused its reply: {reason}");
+                match held.settle(Outcome::done_not_kept(why.as_str()), self.limits.settle_patience).await {
+                    Ok(_) => self.observe(&claim.route, held.id, Observation::Lost),
+                    Err(error) => {
+                        tracing::error!(id = %held.id, %error, "a refused reply could not be noted")
+                    }
+                }
+                Ran::Unknown(why)
+            }
             Err(error) => Ran::Unknown(format!("the outcome could not be stored: {error}")),
         }
     }

@@ -185,8 +185,7 @@ async fn fill(
 /// An entry: format, time, store, a checksum of these and the id, and the record as the store has it, with its own.
 fn write(id: RecordId, since: Timestamp, record: &Record, as_of: Timestamp) -> Option<Vec<u8>> {
     // Only the answer is needed. The store keeps the rest.
-    let record = Record { recovery_point: None, evidence: None, verdict: None, ..record.clone() };
-    let encoded = codec::encode(id, &record).ok()?;
+    let encoded = codec::encode(id, &record.answer_only()).ok()?;
     let mut entry = Vec::with_capacity(HEADER_BYTES + encoded.len());
     entry.push(FORMAT);
     entry.extend(as_of.as_micros().to_be_bytes());

@@ -164,11 +164,10 @@ impl Fingerprint {
     /// ```
     pub fn compare(&self, other: &Self) -> Comparison {
         let targets = self.target.zip(other.target);
-        if self.profile == ProfileId::NONE || other.profile == ProfileId::NONE {
-            Comparison::Incomparable
-        } else if targets.is_some_and(|(one, another)| one != another) {
+        let unseen = self.profile == ProfileId::NONE || other.profile == ProfileId::NONE;
+        if targets.is_some_and(|(one, another)| one != another) {
             Comparison::Different
-        } else if self.profile != other.profile {
+        } else if unseen || self.profile != other.profile {
             Comparison::Incomparable
         } else if self.digest == other.digest {
             Comparison::Same

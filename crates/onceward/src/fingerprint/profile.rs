@@ -157,6 +157,17 @@ impl Builder {
     }
 }
 
+/// The id of a set of rules. Keyed where there is a secret, so that it tells one secret from another and gives neither away.
+fn id_of(headers: &[Box<str>], ignored: &[Pointer], max_depth: usize, secret: Option<&Secret>) -> ProfileId {
+    let mut id = Digest::new(secret, "onceward fingerprint profile");
+    id.part(&ALGORITHM.to_le_bytes());
+    id.part(&(max_depth as u64).to_le_bytes());
+    id.part(&(headers.len() as u64).to_le_bytes());
+    headers.iter().for_each(|name| id.part(name.as_bytes()));
+    ignored.iter().for_each(|pointer| id.part(pointer.as_str().as_bytes()));
+    ProfileId::of_digest(id.finish())
+}
+
 /// No headers, nothing ignored, no secret.
 impl Default for Profile {
     fn default() -> Self {
@@ -183,21 +194,21 @@ impl Profile {
         max_depth: usize,
         secret: Option<&Secret>,
     ) -> Self {
-        // Keyed where there is a secret, so the id tells one secret from another and gives neither away.
-        let mut id = Digest::new(secret, "onceward fingerprint profile");
-        id.part(&ALGORITHM.to_le_bytes());
-        id.part(&(max_depth as u64).to_le_bytes());
-        id.part(&(headers.len() as u64).to_le_bytes());
-        headers.iter().for_each(|name| id.part(name.as_bytes()));
-        ignored.iter().for_each(|pointer| id.part(pointer.as_str().as_bytes()));
         Self {
-            id: ProfileId::of_digest(id.finish()),
+            id: id_of(&headers, &ignored, max_depth, secret),
             headers: headers.into(),
             ignored: ignored.into(),
             max_depth,
             seed: Digest::new(secret, "onceward fingerprint"),
             target_seed: Digest::new(secret, "onceward target"),
         }
+    }
+
+    /// Whether these rules hash under this secret. A target is comparable only where its secret is the same, so a layer wants
+    /// that of its engine, which a store knows again.
+    #[cfg(feature = "http")]
+    pub(crate) fn is_keyed_by(&self, secret: Option<&Secret>) -> bool {
+        self.id == id_of(&self.headers, &self.ignored, self.max_depth, secret)
     }
 
     /// Names these rules: equal settings have equal ids, everywhere and for ever.

@@ -54,6 +54,14 @@ pub enum LayerError {
         /// What the engine stores.
         limit: usize,
     },
+    /// Targets hashed under another secret would make every retry another request once that secret changes.
+    #[error(
+        "the fingerprint of the route {route:?} is not keyed with the engine's secret: give `Profile::builder().secret` the secret that `Identity::with_secret` was given, or neither"
+    )]
+    FingerprintSecret {
+        /// Whose setting.
+        route: String,
+    },
     /// The 502 that stands for an answer that is too large could not be stored either.
     #[error(
         "the engine keeps replies of at most {limit} bytes: raise Limits::reply_bytes to at least {PROBLEM_BYTES}"
@@ -95,6 +103,9 @@ impl IdempotencyLayer {
             return Err(LayerError::Replies { limit });
         }
         for (route, _, policy) in routes.policies() {
+            if !policy.fingerprint.is_keyed_by(engine.secret()) {
+                return Err(LayerError::FingerprintSecret { route: route.to_owned() });
+            }
             if policy.max_response_body > limit {
                 let found = policy.max_response_body;
                 return Err(LayerError::ResponseBody { route: route.to_owned(), found, limit });

@@ -5,8 +5,8 @@ use super::verdict::overruled;
 use crate::claim::Claim;
 use crate::event::{Answer, Decision, Moment, Notice, Refusal, Step, Write, keep, noticed, put};
 use crate::fingerprint::Comparison;
-use crate::outcome::{Evidence, RecoveryPoint};
-use crate::record::{Cause, Doubt, Fence, LAPSED, Record, RecordFormat, State};
+use crate::outcome::{Evidence, RecoveryPoint, Unsure};
+use crate::record::{Cause, Doubt, Fence, LAPSED, Letter, Record, RecordFormat, State};
 use crate::{OwnerToken, Timestamp};
 
 /// Who claims, and how a new record is made for them.
@@ -26,13 +26,15 @@ pub(super) fn claimed(record: Option<&Record>, at: Moment, claimant: &Claimant<'
         return refuse(Refusal::Mismatch);
     }
     let step = decided(record, at, claimant);
-    let resumes = matches!(step.answer, Answer::Decision(Decision::Resume(_)));
+    let goes_on = match &step.answer {
+        Answer::Decision(Decision::Resume(_)) => true,
+        // An owner that asks again for its own tenure has begun with the content of its first claim.
+        Answer::Decision(Decision::Execute) => step.write == Write::Keep,
+        _ => false,
+    };
     match comparison {
-        // What another request left half done must not be finished with this one's content. A tenure that asks again for
-        // its own answer was compared when it began.
-        Comparison::Incomparable if resumes && step.write != Write::Keep => {
-            noticed(refuse(Refusal::Incomparable), Notice::Uncompared)
-        }
+        // What was begun with one content must not be finished with another.
+        Comparison::Incomparable if goes_on => noticed(refuse(Refusal::Incomparable), Notice::Uncompared),
         Comparison::Incomparable => Step { notice: step.notice.or(Some(Notice::Uncompared)), ..step },
         Comparison::Same | Comparison::Different => step,
     }
@@ -50,14 +52,7 @@ fn decided(record: &Record, at: Moment, claimant: &Claimant<'_>) -> Step {
         }
         State::InProgress { lease_until } => lapsed(record, at, *lease_until, Some(claimant.owner)),
         State::Completed { reply, .. } => keep(Answer::Decision(Decision::Replay(reply.clone()))),
-        State::FailedRetryable { .. } => match (&record.evidence, &record.recovery_point) {
-            (Some(Evidence { reply, .. }), _) => {
-                overruled(record, at, reply, Answer::Decision(Decision::Replay(reply.clone())))
-            }
-            // What was committed before the failure must not be done again: the work goes on from there.
-            (None, Some(point)) => take_over(record, at, claimant.owner, point),
-            (None, None) => execute(Some(record), at, claimant),
-        },
+        State::FailedRetryable { .. } => released(record, at, claimant),
         State::Unknown { .. } => match record.own_evidence() {
             Some(reply) => {
                 let replay = Answer::Decision(Decision::Replay(reply.clone()));
@@ -66,6 +61,26 @@ fn decided(record: &Record, at: Moment, claimant: &Claimant<'_>) -> Step {
             None => refuse(record.refusal(at)),
         },
         State::Expired { .. } => execute(Some(record), at, claimant),
+    }
+}
+
+/// What a claim gets after a release: the work is begun, or goes on after its recovery point, unless it is known by now to
+/// have been done.
+fn released(record: &Record, at: Moment, claimant: &Claimant<'_>) -> Step {
+    match (&record.evidence, record.doubt, &record.recovery_point) {
+        (Some(Evidence { reply, .. }), _, _) => {
+            overruled(record, at, reply, Answer::Decision(Decision::Replay(reply.clone())))
+        }
+        (None, Some(Doubt { cause, .. }), _) => {
+            let why = "it was released, and an earlier attempt says that the work was done".to_owned();
+            let mut next = Box::new(record.clone());
+            next.lose(at, Letter::Live, &Unsure { cause, why });
+            let answer = Answer::Decision(Decision::Refuse(next.refusal(at)));
+            Step { write: Write::Put(next), answer, notice: Some(Notice::Contradiction) }
+        }
+        // What was committed before the failure must not be done again.
+        (None, None, Some(point)) => take_over(record, at, claimant.owner, point),
+        (None, None, None) => execute(Some(record), at, claimant),
     }
 }
 
@@ -95,6 +110,8 @@ fn take_over(record: &Record, at: Moment, owner: OwnerToken, point: &RecoveryPoi
         next.fence = Fence::next(Some(record.fence), at.now);
         next.owner = owner;
         next.attempt = next.attempt.saturating_add(1);
+        // The connection that was closed was the former tenure's.
+        next.closed_at = None;
         next.extend_lease(at);
     })
 }

@@ -53,6 +53,8 @@ pub(super) fn lapsed(
         let takeable = lease_until <= at.now && lease_until.after(within) > at.now;
         let open = record.attempt < attempts && takeable;
         match successor {
+            // It can still be found out what happened, but nobody may go on.
+            _ if open && !record.may_be_continued(at) => {}
             Some(owner) if open => return take_over_lapsed(record, at, lease_until, (owner, point)),
             None if open => return keep(Answer::Left),
             Some(_) | None => letter = Letter::Dead,

@@ -18,6 +18,10 @@ pub(super) fn held(record: &Record, fence: Fence, change: impl FnOnce(&mut Recor
 }
 
 pub(super) fn settled(record: &Record, at: Moment, fence: Fence, outcome: &Outcome) -> Step {
+    // Below the void no owner can have committed, whatever it believes.
+    if record.voided.is_some_and(|voided| fence < voided) {
+        return keep(Answer::Fenced);
+    }
     if record.fence != fence {
         return fenced(record, at, fence, outcome);
     }
@@ -80,23 +84,31 @@ fn proven_not_done(record: &Record, at: Moment, error: &str) -> Step {
     }
 }
 
-/// An owner whose tenure is over. A result is kept beside the state; it never becomes the state.
+/// An owner whose tenure is over. That it did the work is kept beside the state; it never becomes the state.
 fn fenced(record: &Record, at: Moment, fence: Fence, outcome: &Outcome) -> Step {
+    // An earlier window's operation may have been another request, and no tenure has a fence from the future: what comes
+    // under them says nothing here.
+    let in_window = record.opened <= fence && fence < record.fence;
     let step = match (outcome, &record.evidence, &record.state) {
-        (Outcome::Retryable(_) | Outcome::Unknown(_), _, _)
-        | (_, Some(_), _)
-        | (_, _, State::Expired { .. }) => keep(Answer::Fenced),
-        // An earlier window's operation may have been another request, and no tenure has a fence from the future: what
-        // comes under them is no evidence here.
-        (Outcome::Completed(_), None, _) if fence < record.opened || fence > record.fence => {
-            keep(Answer::Fenced)
-        }
-        (Outcome::Completed(reply), None, _) => {
+        (_, _, State::Expired { .. }) | (_, Some(_), _) => keep(Answer::Fenced),
+        (Outcome::Completed(reply), None, _) if in_window => {
             put(record, Answer::Fenced, |next| next.testify(at, fence, reply))
         }
+        (Outcome::Unknown(_), None, State::Completed { .. }) => keep(Answer::Fenced),
+        (Outcome::Unknown(_), None, _) if in_window && outcome.is_done() => {
+            put(record, Answer::Fenced, |next| next.doubt_done(at))
+        }
+        (Outcome::Completed(_) | Outcome::Retryable(_) | Outcome::Unknown(_), None, _) => {
+            keep(Answer::Fenced)
+        }
     };
-    // Below the origin lies an execution that was declared not to have happened, as a release declares of the present one.
-    let released = matches!(record.state, State::FailedRetryable { .. });
+    // A release declared that it had not happened: of the present execution, of an earlier one, which lies below the origin, or
+    // of an earlier tenure, which else had left doubt.
+    let released = match &record.state {
+        State::FailedRetryable { .. } => true,
+        State::InProgress { .. } | State::Unknown { .. } => in_window && record.doubt.is_none(),
+        State::Completed { .. } | State::Expired { .. } => false,
+    };
     let contradicts = outcome.is_done() && (released || fence < record.origin);
     if contradicts { noticed(step, Notice::Contradiction) } else { step }
 }

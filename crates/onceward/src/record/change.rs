@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::{Doubt, Fence, Letter, Naming, Record, RecordFormat, State, Subject, Terms, cut};
+use super::{Cause, Doubt, Fence, Letter, Naming, Record, RecordFormat, State, Subject, Terms, cut};
 use crate::claim::Claim;
 use crate::event::{Moment, Resolution};
 use crate::outcome::{Evidence, Reply, Unsure, Verdict};
@@ -126,21 +126,33 @@ impl Record {
         let settled_at = self.told(at);
         self.state = State::FailedRetryable { settled_at, expires_at: settled_at.after(kept) };
         self.doubt = None;
+        // Whoever releases says that the outside call did not happen either.
+        self.entered.clear();
         self.last_error = Some(error_text(error));
     }
 
     /// Nobody can be sure of the outcome, and where there was doubt before, not since now but since then.
     pub(crate) fn lose(&mut self, at: Moment, letter: Letter, unsure: &Unsure) {
         let since = self.doubt.map_or(self.told(at), |doubt| doubt.since);
-        let Unsure { cause, why } = unsure;
-        self.state = State::Unknown { since, due_at: at.now, probes: 0, letter, cause: *cause };
-        self.last_error = Some(error_text(why));
+        // That the work was done is not outweighed by a later attempt of which nothing is known.
+        let cause = match self.doubt {
+            Some(Doubt { cause: Cause::DoneNotKept, .. }) => Cause::DoneNotKept,
+            Some(_) | None => unsure.cause,
+        };
+        self.state = State::Unknown { since, due_at: at.now, probes: 0, letter, cause };
+        self.last_error = Some(error_text(&unsure.why));
     }
 
     /// This tenure did nothing, and an earlier one still may have: as unknown as before.
     pub(crate) fn lose_again(&mut self, at: Moment, doubt: Doubt, error: &str) {
         let why = format!("an earlier attempt may have been executed; the last one was not: {error}");
         self.lose(at, Letter::Live, &Unsure { cause: doubt.cause, why });
+    }
+
+    /// An earlier tenure did the work, and its answer could not be kept.
+    pub(crate) fn doubt_done(&mut self, at: Moment) {
+        let since = self.doubt.map_or(self.told(at), |doubt| doubt.since);
+        self.doubt = Some(Doubt { since, cause: Cause::DoneNotKept });
     }
 
     pub(crate) fn testify(&mut self, at: Moment, fence: Fence, reply: &Arc<Reply>) {

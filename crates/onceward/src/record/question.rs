@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::{Record, State};
+use super::{Cause, Entered, Record, State};
 use crate::Timestamp;
 use crate::claim::Claim;
 use crate::event::{Moment, Refusal};
@@ -18,11 +18,12 @@ const RETRY_AFTER_MAX: Duration = Duration::from_secs(5);
 impl Record {
     /// Whether a claim asks for what this record is about.
     ///
-    /// A fingerprint of format 1 has no target of its own. Where its content cannot be compared either, a claim on another
+    /// A fingerprint of format 1, or one put together by hand, has no target of its own. Where its content cannot be compared either, a claim on another
     /// route is another request: the settings that make contents incomparable belong to routes.
     pub(crate) fn compare(&self, claim: &Claim) -> Comparison {
         let comparison = self.fingerprint.compare(&claim.fingerprint);
-        let elsewhere = self.fingerprint.lacks_target() && self.subject.route != *claim.route;
+        let lacks_target = self.fingerprint.lacks_target() || claim.fingerprint.lacks_target();
+        let elsewhere = lacks_target && self.subject.route != *claim.route;
         if comparison == Comparison::Incomparable && elsewhere { Comparison::Different } else { comparison }
     }
 
@@ -33,8 +34,12 @@ impl Record {
             State::Completed { expires_at, .. } => *expires_at <= at.expiry_now,
             // What is known to have been done is remembered as an answer would be.
             State::FailedRetryable { expires_at, .. } => {
-                let known = self.evidence.as_ref().map(|evidence| evidence.at.after(self.terms.retention));
-                known.map_or(*expires_at, |until| until.max(*expires_at)) <= at.expiry_now
+                let known = self.evidence.as_ref().map(|evidence| evidence.at);
+                let known = known.or(self.doubt.map(|doubt| doubt.since));
+                known
+                    .map(|at| at.after(self.terms.retention))
+                    .map_or(*expires_at, |until| until.max(*expires_at))
+                    <= at.expiry_now
             }
             State::Expired { .. } => true,
             State::InProgress { .. } | State::Unknown { .. } => false,
@@ -53,6 +58,14 @@ impl Record {
             | State::Unknown { .. }
             | State::Expired { .. } => false,
         }
+    }
+
+    /// Whether another tenure may go on with the work. Not while an outside call is open that must not be repeated, and not
+    /// where an earlier tenure did the work.
+    pub(crate) fn may_be_continued(&self, at: Moment) -> bool {
+        let done = self.doubt.is_some_and(|doubt| doubt.cause == Cause::DoneNotKept);
+        let open = |call: &Entered| call.dedup_until.is_none_or(|until| until <= at.now);
+        !done && !self.entered.iter().any(open)
     }
 
     /// Evidence about this very execution, from whichever of its tenures.
@@ -74,6 +87,31 @@ impl Record {
             State::Completed { .. } | State::FailedRetryable { .. } | State::Expired { .. } => {
                 Refusal::InProgress { retry_after: RETRY_AFTER_MIN }
             }
+        }
+    }
+
+    /// Whether there is nothing beside the answer that a cache need not keep.
+    pub(crate) fn is_answer_only(&self) -> bool {
+        self.recovery_point.is_none()
+            && self.entered.is_empty()
+            && self.evidence.is_none()
+            && self.verdict.is_none()
+            && self.finding.is_none()
+            && self.history.is_empty()
+            && self.extensions.is_empty()
+    }
+
+    /// The record as a cache keeps it, which only replays. The store keeps the rest.
+    pub(crate) fn answer_only(&self) -> Self {
+        Self {
+            recovery_point: None,
+            entered: Vec::new(),
+            evidence: None,
+            verdict: None,
+            finding: None,
+            history: Vec::new(),
+            extensions: Vec::new(),
+            ..self.clone()
         }
     }
 

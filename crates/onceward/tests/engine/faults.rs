@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use onceward::store::StoreError;
-use onceward::{EngineError, MemoryStore, Outcome, Ran, Refusal, Reply, State};
+use onceward::{Cause, EngineError, MemoryStore, Outcome, Ran, Refusal, Reply, State};
 use onceward_testkit::{Fault, FaultyStore, Method};
 
 use super::{Ledger, SECOND, claim, clock, engine, engine_on, id, pay, retry};
@@ -157,4 +157,18 @@ async fn a_clock_that_jumps_a_day_forward_makes_leases_lapse_and_executes_nothin
     engine.trust_clock();
     assert_eq!(engine.sweep_expired().await.unwrap().swept, 1);
     drop(running);
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_answer_that_the_store_refuses_is_known_to_have_been_done() {
+    // Between the two, it is written that the work was done.
+    let refused = |call| (Method::Swap, call, Fault::Refused);
+    let (engine, _) = faulty(vec![refused(SETTLE), refused(SETTLE + 2)]).await;
+    let ledger = Ledger::default();
+    let ran = pay(&engine, &ledger).await.unwrap();
+    assert!(matches!(ran, Ran::Unknown(_)), "{ran:?}");
+    let state = engine.load(id()).await.unwrap().unwrap().record.state;
+    assert!(matches!(state, State::Unknown { cause: Cause::DoneNotKept, .. }), "{state:?}");
+    assert!(matches!(retry(&engine).await, Ok(Ran::Refused(Refusal::Unknown { .. }))));
+    assert_eq!(ledger.count(), 1);
 }

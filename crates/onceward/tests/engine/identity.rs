@@ -2,9 +2,16 @@
 
 use std::sync::Arc;
 
-use onceward::{Engine, Identity, IdentityChange, IdentityRefused, MemoryStore, OpenError, Secret};
+use onceward::store::Store as _;
+use onceward::{
+    Engine, Identity, IdentityChange, IdentityRefused, MemoryStore, OpenError, Record, RecordFormat,
+    RecordId, Reply, Secret, State,
+};
 
 use super::options;
+
+/// Where a store keeps its note.
+const IDENTITY: RecordId = RecordId::from_bytes([0; 16]);
 
 async fn open(store: &MemoryStore, identity: Identity, change: IdentityChange) -> Result<Engine, OpenError> {
     Engine::open(Arc::new(store.clone()), identity, options(1).identity_change(change)).await
@@ -67,4 +74,20 @@ async fn engines_that_start_at_once_agree() {
     for started in starting {
         assert!(started.await.unwrap());
     }
+}
+
+#[tokio::test]
+async fn a_version_that_knows_no_formats_keeps_the_note_of_the_format() {
+    let store = MemoryStore::default();
+    let shop = || Identity::new("shop", "authorization").unwrap();
+    let first = open(&store, shop(), IdentityChange::Refuse).await.unwrap();
+    assert_eq!(first.record_format(), RecordFormat::Two, "a new store gets the newest");
+    // Such a version adds its own entry, and writes the entries alone.
+    let found = store.load(IDENTITY).await.unwrap().record.unwrap();
+    let State::Completed { reply, settled_at, expires_at } = found.record.state.clone() else { panic!() };
+    let reply = Arc::new(Reply::new([&reply.body[..], &[7; 32]].concat()));
+    let next = Record { state: State::Completed { reply, settled_at, expires_at }, ..found.record };
+    store.swap(IDENTITY, Some(found.version), next).await.unwrap();
+    let again = open(&store, shop(), IdentityChange::Refuse).await.unwrap();
+    assert_eq!(again.record_format(), RecordFormat::Two);
 }

@@ -10,7 +10,7 @@ use http::{HeaderMap, Request, Response};
 use http_body::{Body, Frame};
 use http_body_util::BodyExt as _;
 use onceward::http::{CloseDelimited, IdempotencyLayer, LayerError, Policy, Routes};
-use onceward::{Engine, Identity, Limits};
+use onceward::{Engine, Identity, Limits, Profile, Secret};
 use tower::{Layer as _, ServiceExt as _};
 
 use super::{World, doing, memory, options, post, world, world_on};
@@ -108,6 +108,30 @@ async fn a_layer_cannot_accept_answers_that_the_engine_does_not_keep() {
     let larger = Routes::new(Policy { max_response_body: 2049, ..Policy::default() }).unwrap();
     let refused = IdempotencyLayer::new(world.engine, world.scope, larger).unwrap_err();
     assert!(matches!(refused, LayerError::ResponseBody { found: 2049, limit: 2048, .. }), "{refused}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_layer_hashes_targets_under_the_secret_that_its_store_knows_again() {
+    let secret = || Secret::new(*b"0123456789abcdef").unwrap();
+    let keyed = Profile::builder().secret(secret()).build().unwrap();
+    let scope = world(Policy::default()).await.scope;
+    for (engine_secret, profile, accepted) in [
+        (None, Profile::default(), true),
+        (Some(secret()), keyed.clone(), true),
+        (None, keyed, false),
+        (Some(secret()), Profile::default(), false),
+    ] {
+        let identity = Identity::new("tests", &scope.to_string()).unwrap();
+        let identity = engine_secret.into_iter().fold(identity, Identity::with_secret);
+        let engine = Engine::open(Arc::new(memory()), identity, options()).await.unwrap();
+        let routes = Routes::new(Policy::with_fingerprint(profile)).unwrap();
+        match IdempotencyLayer::new(engine, scope.clone(), routes) {
+            Ok(_) => assert!(accepted),
+            Err(refused) => {
+                assert!(matches!(refused, LayerError::FingerprintSecret { .. }) && !accepted, "{refused}");
+            }
+        }
+    }
 }
 
 #[tokio::test(start_paused = true)]

@@ -13,6 +13,7 @@
 )]
 
 mod arbitrary;
+mod fields;
 mod invariants;
 mod table;
 mod totality;

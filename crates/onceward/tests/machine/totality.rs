@@ -2,7 +2,7 @@
 
 use onceward::event::{Answer, Decision, Event, Expiry, Moment, Notice, Refusal, Step, Write};
 use onceward::fingerprint::Comparison;
-use onceward::{OnLapse, Record, State, Timestamp};
+use onceward::{Cause, OnLapse, Record, State, Timestamp};
 use proptest::prelude::*;
 
 use crate::arbitrary::{Happening, config, happening, moment, owned, record, same_claim, unowned};
@@ -26,8 +26,13 @@ const fn writes(step: &Step) -> bool {
 
 fn is_past_its_window(record: &Record, at: Moment) -> bool {
     match record.state {
-        State::Completed { expires_at, .. } | State::FailedRetryable { expires_at, .. } => {
-            expires_at <= at.expiry_now
+        State::Completed { expires_at, .. } => expires_at <= at.expiry_now,
+        // What is known to have been done is remembered as an answer would be.
+        State::FailedRetryable { expires_at, .. } => {
+            let known = record.evidence.as_ref().map(|evidence| evidence.at);
+            let known = known.or(record.doubt.map(|doubt| doubt.since));
+            let kept = known.map_or(expires_at, |at| expires_at.max(at.after(record.terms.retention)));
+            kept <= at.expiry_now
         }
         State::Expired { .. } => true,
         State::InProgress { .. } | State::Unknown { .. } => false,
@@ -233,7 +238,7 @@ proptest! {
     }
 
     #[test]
-    fn an_old_fence_changes_nothing_but_the_evidence(
+    fn an_old_fence_changes_nothing_but_the_evidence_and_the_doubt(
         record in record(), at in moment(), happening in owned()
     ) {
         let (Event::Renew { fence } | Event::Checkpoint { fence, .. } | Event::Settle { fence, .. }) =
@@ -251,7 +256,11 @@ proptest! {
         if next.evidence != record.evidence {
             prop_assert!(fence >= record.opened, "an earlier window's result became evidence");
         }
-        prop_assert_eq!(Record { evidence: record.evidence.clone(), ..next }, record);
+        if next.doubt != record.doubt {
+            prop_assert!(fence >= record.opened, "an earlier window's result left doubt");
+            prop_assert_eq!(next.doubt.map(|doubt| doubt.cause), Some(Cause::DoneNotKept));
+        }
+        prop_assert_eq!(Record { evidence: record.evidence.clone(), doubt: record.doubt, ..next }, record);
     }
 
     #[test]
