@@ -124,6 +124,9 @@ fn show(ran: &Ran) {
         Ran::Executed { reply, .. } => println!("   executed   {} {}", reply.status, body(reply)),
         Ran::Replayed { reply, .. } => println!("   replayed   {} {}", reply.status, body(reply)),
         Ran::Refused(Refusal::Mismatch) => println!("   refused    this key names another request"),
+        Ran::Refused(Refusal::Incomparable) => {
+            println!("   refused    whether it is the same request cannot be told")
+        }
         Ran::Refused(Refusal::InProgress { .. }) => println!("   refused    it is still running"),
         Ran::Refused(Refusal::Unknown { .. }) => {
             println!("   refused    nobody knows yet whether it was charged")
