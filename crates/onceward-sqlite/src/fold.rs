@@ -16,7 +16,7 @@ use crate::journal::Latest;
 use crate::log_length::LogLength;
 use crate::recent::{Recent, Table};
 use crate::rows::{column, micros};
-use crate::schema::{self, JournalUse};
+use crate::schema;
 
 /// So many bytes of records go into one transaction.
 const PART_BYTES: usize = 512 << 10;
@@ -184,7 +184,7 @@ impl<'c> Folder<'c> {
 
     /// The journal is no longer part of the store.
     fn note_the_end(&self) -> Ended {
-        match schema::note_journal(self.connection, JournalUse::IsOver) {
+        match schema::journal_is_over(self.connection) {
             Ok(()) => Ended::Complete,
             Err(error) => {
                 let reason = error::explain(&error, self.path);

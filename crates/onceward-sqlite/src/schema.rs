@@ -7,12 +7,16 @@ use rusqlite::config::DbConfig;
 use rusqlite::wal::CheckpointMode;
 use rusqlite::{Connection, OpenFlags};
 
+use crate::journal::{Key, Marks};
 use crate::{OpenError, Options, journal};
 
 /// "Once" in ASCII. `file` and `sqlite3` show it; a database with another one belongs to another program.
 pub(crate) const APPLICATION_ID: i64 = 0x4f6e_6365;
 /// Rises with every change of the tables.
-pub(crate) const SCHEMA: i64 = 3;
+pub(crate) const SCHEMA: i64 = 4;
+/// The last schema without a key for the journal. A file gets its key when its first journal begins, in one transaction with
+/// what else is noted of it: until then the journal of an older version may have to be read, or refused.
+const WITHOUT_KEY: i64 = 3;
 
 /// `number` is the order of the first claims, but for those that came within a second or so of each other. New rows go to
 /// the end of the table, where their neighbours have just been written too; only the index on `id` is written all over.
@@ -59,6 +63,15 @@ const FROM_2_TO_3: &str = "
         VALUES ('journal_identity', random()), ('journal_folded', 0), ('journal_in_use', 0);
 ";
 
+/// The third schema had a journal whose frames were not sealed. A version that does not know of the seal would take a sealed
+/// journal for an empty one, so it must not open the file any more.
+const FROM_3_TO_4: &str = "
+    CREATE TABLE journal_key (
+        key BLOB NOT NULL CHECK (length(key) = 32)
+    ) STRICT;
+    INSERT INTO meta (name, value) VALUES ('journal_opening', 0);
+";
+
 /// Opens the file for writing, and makes it a store if it is new. A file that is not a store is left as it is.
 pub(crate) fn open_writer(path: &Path, options: &Options) -> Result<Connection, OpenError> {
     let failed = |error: rusqlite::Error| match error.sqlite_error_code() {
@@ -97,7 +110,7 @@ pub(crate) fn open_writer(path: &Path, options: &Options) -> Result<Connection, 
     match found {
         Found::Nothing => create(&mut connection).map_err(failed)?,
         Found::Store(from) => {
-            for (schema, statements) in (2..=SCHEMA).zip([FROM_1_TO_2, FROM_2_TO_3]) {
+            for (schema, statements) in (2..=WITHOUT_KEY).zip([FROM_1_TO_2, FROM_2_TO_3]) {
                 if from < schema {
                     upgrade(&mut connection, statements, schema).map_err(failed)?;
                 }
@@ -146,12 +159,21 @@ pub(crate) struct Noted {
     pub version: u64,
     /// Whether there must be a journal: the store was not closed.
     pub in_use: bool,
+    /// What its frames are sealed with; nothing, if an older version wrote them.
+    pub marks: Option<Marks>,
 }
 
 pub(crate) fn noted(connection: &Connection) -> rusqlite::Result<Noted> {
     let mut select = connection.prepare("SELECT value FROM meta WHERE name = ?1")?;
     let mut note = |name: &str| select.query_row([name], |row| row.get::<_, i64>(0)).map(i64::cast_unsigned);
+    let marks = if schema(connection)? > WITHOUT_KEY {
+        let key = connection.query_row("SELECT key FROM journal_key", [], |row| row.get(0)).map(Key)?;
+        Some(Marks { opening: note("journal_opening")?, key })
+    } else {
+        None
+    };
     Ok(Noted {
+        marks,
         identity: note("journal_identity")?,
         folded: note("journal_folded")?,
         version: note("versions_reserved")?,
@@ -159,20 +181,34 @@ pub(crate) fn noted(connection: &Connection) -> rusqlite::Result<Noted> {
     })
 }
 
-/// Whether the journal beside the database is part of it.
-#[derive(Debug, Clone, Copy)]
-pub(crate) enum JournalUse {
-    Begins,
-    IsOver,
+/// Notes, durably, that the journal beside the database is part of it from now on, and how its frames are sealed. Its first
+/// generation is the one after `folded`; those up to there are over.
+pub(crate) fn journal_begins(
+    connection: &mut Connection,
+    marks: &Marks,
+    folded: u64,
+) -> rusqlite::Result<()> {
+    let transaction = connection.transaction_with_behavior(rusqlite::TransactionBehavior::Immediate)?;
+    if schema(&transaction)? == WITHOUT_KEY {
+        transaction.execute_batch(FROM_3_TO_4)?;
+        transaction.execute("INSERT INTO journal_key (key) VALUES (?1)", [marks.key.0])?;
+        transaction.pragma_update(None, "user_version", SCHEMA)?;
+    }
+    transaction.execute(
+        "UPDATE meta SET value = CASE name WHEN 'journal_in_use' THEN 1 WHEN 'journal_opening' THEN ?1
+         ELSE max(value, ?2) END WHERE name IN ('journal_in_use', 'journal_opening', 'journal_folded')",
+        (marks.opening.cast_signed(), i64::try_from(folded).unwrap_or(i64::MAX)),
+    )?;
+    transaction.commit()
 }
 
-/// Notes it, durably.
-pub(crate) fn note_journal(connection: &Connection, used: JournalUse) -> rusqlite::Result<()> {
-    let value = match used {
-        JournalUse::Begins => 1,
-        JournalUse::IsOver => 0,
-    };
-    connection.execute("UPDATE meta SET value = ?1 WHERE name = 'journal_in_use'", [value]).map(drop)
+/// Notes, durably, that everything in the journal is in the database.
+pub(crate) fn journal_is_over(connection: &Connection) -> rusqlite::Result<()> {
+    connection.execute("UPDATE meta SET value = 0 WHERE name = 'journal_in_use'", []).map(drop)
+}
+
+fn schema(connection: &Connection) -> rusqlite::Result<i64> {
+    connection.pragma_query_value(None, "user_version", |row| row.get(0))
 }
 
 /// What a file is.
@@ -185,7 +221,7 @@ enum Found {
 
 fn inspect(connection: &Connection) -> rusqlite::Result<Found> {
     let application: i64 = connection.pragma_query_value(None, "application_id", |row| row.get(0))?;
-    let schema: i64 = connection.pragma_query_value(None, "user_version", |row| row.get(0))?;
+    let schema = schema(connection)?;
     let objects: i64 = connection.query_row("SELECT count(*) FROM sqlite_schema", [], |row| row.get(0))?;
     Ok(match (application, objects) {
         (APPLICATION_ID, _) => Found::Store(schema),
@@ -254,7 +290,7 @@ fn create(connection: &mut Connection) -> rusqlite::Result<()> {
     let transaction = connection.transaction_with_behavior(rusqlite::TransactionBehavior::Immediate)?;
     transaction.execute_batch(TABLES)?;
     transaction.pragma_update(None, "application_id", APPLICATION_ID)?;
-    transaction.pragma_update(None, "user_version", SCHEMA)?;
+    transaction.pragma_update(None, "user_version", WITHOUT_KEY)?;
     transaction.commit()
 }
 

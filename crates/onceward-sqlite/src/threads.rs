@@ -16,14 +16,13 @@ use tokio::sync::watch;
 use crate::batch::Batch;
 use crate::fold::{Ended, Folder};
 use crate::job::Job;
-use crate::journal::{self, Journal};
+use crate::journal::{self, Journal, Marks};
 use crate::lock::{self, FileLock};
 use crate::log_length::LogLength;
 use crate::queue::{Queue, Weight};
 use crate::reader::{self, Load};
 use crate::recent::{Recent, Table};
 use crate::scan::{self, Listing};
-use crate::schema::JournalUse;
 use crate::statistics::Counters;
 use crate::writer::Writer;
 use crate::{OpenError, Options, error, schema};
@@ -149,13 +148,19 @@ fn ready(connection: &mut Connection, path: &Path, options: &Options) -> Result<
         );
         folder.fold(&Table::of(left.generation, left.latest)).map_err(failed)?;
     }
-    let journal =
-        Journal::open(path, noted.identity, left.generation + 1).map_err(|error| OpenError::Path {
-            path: path.to_owned(),
-            problem: format!("its journal beside it: {error}"),
-            advice: "give this user the right to write in its directory",
-        })?;
-    schema::note_journal(connection, JournalUse::Begins).map_err(failed)?;
+    drop(folder);
+    // The last opening began at most two generations that the database did not hold. Both are over, whether something of
+    // them was kept or they were cut off at once, and neither number is given again.
+    let folded = left.generation.max(noted.folded.saturating_add(2));
+    let marks = Marks::of_a_new_opening(noted.marks.as_ref())
+        .map_err(|error| OpenError::Failed { path: path.to_owned(), reason: error.to_string() })?;
+    let seal = marks.seal(noted.identity);
+    let journal = Journal::open(path, seal, folded.saturating_add(1)).map_err(|error| OpenError::Path {
+        path: path.to_owned(),
+        problem: format!("its journal beside it: {error}"),
+        advice: "give this user the right to write in its directory",
+    })?;
+    schema::journal_begins(connection, &marks, folded).map_err(failed)?;
     Ok(Ready { journal, version: noted.version.max(highest.unwrap_or(0)), length })
 }
 

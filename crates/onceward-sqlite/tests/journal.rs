@@ -6,7 +6,7 @@
 
 mod support;
 
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -14,43 +14,11 @@ use onceward::RecordId;
 use onceward::store::{Filter, Scan, Store, Swapped, Version, Which};
 use onceward_sqlite::{OpenError, Options, SqliteStore};
 use onceward_testkit::{VirtualClock, sample};
+use support::files::{cut_off, journal, listed, slow};
 use support::{applied, block_on, fold, open, put};
-
-/// A store that folds its journal only when it is asked to.
-fn slow(path: &Path) -> SqliteStore {
-    let clock = Arc::new(VirtualClock::standing_at(sample::START));
-    let options = Options { clock, fold_after: Duration::from_secs(3_600), ..Options::default() };
-    SqliteStore::open(path, options).unwrap()
-}
-
-/// Copies what a power cut would leave of a store.
-fn cut_off(store: &SqliteStore, to: &Path) -> PathBuf {
-    std::fs::create_dir_all(to).unwrap();
-    let name = |suffix: &str| {
-        let mut name = store.path().as_os_str().to_owned();
-        name.push(suffix);
-        PathBuf::from(name)
-    };
-    for suffix in ["", "-wal", ".journal-0", ".journal-1"] {
-        let from = name(suffix);
-        if from.exists() {
-            std::fs::copy(&from, to.join(from.file_name().unwrap())).unwrap();
-        }
-    }
-    to.join(store.path().file_name().unwrap())
-}
-
-fn journal(path: &Path, part: u8) -> PathBuf {
-    path.with_extension(format!("db.journal-{part}"))
-}
 
 fn version(store: &SqliteStore, id: RecordId) -> Option<Version> {
     block_on(store.load(id)).unwrap().record.map(|found| found.version)
-}
-
-fn listed(store: &SqliteStore) -> usize {
-    let scan = Scan { which: Which::Filter(Filter::default()), after: None, limit: 1_000 };
-    block_on(store.scan(scan)).unwrap().entries.len()
 }
 
 #[track_caller]
@@ -118,8 +86,8 @@ fn a_batch_that_was_cut_off_anywhere_is_as_if_it_had_never_been_and_those_before
         (0..2).map(|part| journal(&left, part)).find(|file| file.metadata().unwrap().len() > 0).unwrap();
     let whole = std::fs::read(&part).unwrap();
     let clean = cut_off(&store, &directory.path().join("clean"));
-    let last = 4096 + 52 + u32::from_le_bytes(whole[4096 + 32..4096 + 36].try_into().unwrap()) as usize;
-    for kept in [0, 1, 47, 48, 100, last - 4096 - 1] {
+    let last = 4096 + 80 + u32::from_le_bytes(whole[4096 + 40..4096 + 44].try_into().unwrap()) as usize;
+    for kept in [0, 1, 43, 44, 79, 80, 100, last - 4096 - 1] {
         // Zeros, as of a block that was never written, and the file's end.
         for length in [whole.len(), 4096 + kept] {
             let mut torn = whole[..length].to_vec();
@@ -146,7 +114,7 @@ fn a_journal_in_which_a_confirmed_batch_has_changed_is_refused() {
     for n in 1..=3 {
         put(&store, sample::id(n), None, sample::record("k"));
     }
-    for at in [20, 60, 4096 + 40] {
+    for at in [20, 60, 100, 4096 + 40] {
         let left = cut_off(&store, &directory.path().join(format!("left-{at}")));
         let part =
             (0..2).map(|part| journal(&left, part)).find(|file| file.metadata().unwrap().len() > 0).unwrap();
@@ -178,14 +146,14 @@ fn a_journal_beside_another_database_or_an_older_one_is_refused() {
     for part in [0, 1] {
         std::fs::copy(journal(&left, part), journal(&old, part)).unwrap();
     }
-    refused(&old, &["backup", "empty both parts"]);
+    refused(&old, &["backup", "empty both parts", "execute again"]);
 
     let other = directory.path().join("other/onceward.db");
     std::fs::create_dir(other.parent().unwrap()).unwrap();
     drop(open(&other));
     std::fs::copy(journal(&left, 0), journal(&other, 0)).unwrap();
     std::fs::copy(journal(&left, 1), journal(&other, 1)).unwrap();
-    refused(&other, &["belongs to another database"]);
+    refused(&other, &["belongs to another database", "executes again"]);
 
     // A database that is not there yet has no journal either.
     std::fs::remove_file(&other).unwrap();
@@ -262,4 +230,66 @@ fn the_last_batch_of_a_part_that_the_other_part_goes_on_from_was_confirmed_too()
     bytes[4096 + 60] ^= 1;
     std::fs::write(&first, &bytes).unwrap();
     assert_eq!(listed(&open(&left)), 3);
+}
+
+#[test]
+fn a_copy_of_the_database_that_went_on_by_itself_does_not_take_the_others_journal() {
+    let directory = tempfile::tempdir().unwrap();
+    let store = slow(&directory.path().join("onceward.db"));
+    put(&store, sample::id(1), None, sample::record("k"));
+    fold(&store);
+    // Both copies go on from here, so that their generations have the same numbers.
+    let [one, two] = ["one", "two"].map(|name| {
+        let path = cut_off(&store, &directory.path().join(name));
+        let copy = slow(&path);
+        put(&copy, sample::id(2), None, sample::record(name));
+        cut_off(&copy, &directory.path().join(format!("{name}-left")))
+    });
+    for part in [0, 1] {
+        std::fs::copy(journal(&one, part), journal(&two, part)).unwrap();
+    }
+    refused(&two, &["backup", "empty both parts"]);
+    assert_eq!(listed(&open(&one)), 2);
+}
+
+#[test]
+fn parts_whose_names_were_exchanged_are_refused_until_they_are_put_right() {
+    let directory = tempfile::tempdir().unwrap();
+    let (store, [first, second]) = half_folded(&directory.path().join("onceward.db"));
+    let left = cut_off(&store, &directory.path().join("left"));
+    let exchange = || {
+        let between = left.with_extension("between");
+        for (from, to) in [
+            (journal(&left, 0), between.clone()),
+            (journal(&left, 1), journal(&left, 0)),
+            (between, journal(&left, 1)),
+        ] {
+            std::fs::rename(from, to).unwrap();
+        }
+    };
+    exchange();
+    refused(&left, &["exchange the names"]);
+    exchange();
+    let after = open(&left);
+    assert_eq!([1, 2, 3].map(|n| version(&after, sample::id(n))), [Some(first), Some(second), None]);
+}
+
+#[test]
+fn no_generation_is_given_twice_not_even_one_of_which_nothing_reached_the_disk() {
+    let directory = tempfile::tempdir().unwrap();
+    let mut path = directory.path().join("onceward.db");
+    let mut before = 0;
+    for opening in 0..4 {
+        let store = slow(&path);
+        put(&store, sample::id(1), None, sample::record("k"));
+        path = cut_off(&store, &directory.path().join(opening.to_string()));
+        let first = (0..2).filter_map(|part| {
+            let bytes = std::fs::read(journal(&path, part)).unwrap();
+            std::fs::write(journal(&path, part), "").unwrap();
+            bytes.get(24..32).map(|generation| u64::from_le_bytes(generation.try_into().unwrap()))
+        });
+        let generation = first.max().unwrap();
+        assert!(generation > before, "{generation} after {before}");
+        before = generation;
+    }
 }

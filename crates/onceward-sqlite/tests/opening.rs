@@ -164,10 +164,10 @@ fn a_file_of_a_newer_version_is_refused_and_left_as_it_is() {
     let directory = tempfile::tempdir().unwrap();
     let path = directory.path().join("onceward.db");
     drop(open(&path));
-    Connection::open(&path).unwrap().execute_batch("PRAGMA user_version = 4").unwrap();
+    Connection::open(&path).unwrap().execute_batch("PRAGMA user_version = 5").unwrap();
     let error = refused(&path);
-    assert!(matches!(error, OpenError::Newer { found: 4, known: 3, .. }), "{error}");
-    Connection::open(&path).unwrap().execute_batch("PRAGMA user_version = 3").unwrap();
+    assert!(matches!(error, OpenError::Newer { found: 5, known: 4, .. }), "{error}");
+    Connection::open(&path).unwrap().execute_batch("PRAGMA user_version = 4").unwrap();
     drop(open(&path));
 }
 
@@ -179,6 +179,7 @@ fn a_file_of_the_first_schema_is_brought_up_to_date_and_keeps_its_records() {
     put(&store, sample::id(1), None, sample::record("k"));
     drop(store);
     let first = "DELETE FROM meta WHERE name LIKE 'journal%';
+        DROP TABLE journal_key;
         DROP INDEX operations_expiry;
         CREATE INDEX operations_expiry ON operations (due_at >> 26) WHERE state IN ('completed', 'failed_retryable');
         PRAGMA user_version = 1";
@@ -190,7 +191,7 @@ fn a_file_of_the_first_schema_is_brought_up_to_date_and_keeps_its_records() {
     assert!(index.contains("due_at >> 30"), "{index}");
     let records = "SELECT count(*) FROM operations";
     assert_eq!(connection.query_row(records, [], |row| row.get::<_, i64>(0)).unwrap(), 1);
-    assert_eq!(connection.pragma_query_value(None, "user_version", |row| row.get::<_, i64>(0)).unwrap(), 3);
+    assert_eq!(connection.pragma_query_value(None, "user_version", |row| row.get::<_, i64>(0)).unwrap(), 4);
     put(&open(&path), sample::id(2), None, sample::record("k"));
 }
 
@@ -204,7 +205,7 @@ fn a_store_tells_tools_what_it_is_and_how_it_is_kept() {
     let other = Connection::open(&path).unwrap();
     let pragma = |name| other.pragma_query_value(None, name, |row| row.get::<_, i64>(0)).unwrap();
     assert_eq!(pragma("application_id").to_be_bytes()[4..], *b"Once");
-    assert_eq!(pragma("user_version"), 3);
+    assert_eq!(pragma("user_version"), 4);
     let mode: String = other.pragma_query_value(None, "journal_mode", |row| row.get(0)).unwrap();
     assert_eq!(mode, "wal");
     let row = "SELECT state, due_at, length(id) FROM operations";

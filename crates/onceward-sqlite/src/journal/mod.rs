@@ -5,17 +5,25 @@
 //! from its beginning. Blocks that exist are synced faster than a file that grows, so the files stay as long as they
 //! became.
 
+mod changes;
+mod first_format;
 mod frame;
+mod marks;
+mod part;
 mod recover;
+#[cfg(test)]
+mod tests;
 
 use std::ffi::OsString;
 use std::fs::{File, OpenOptions};
 use std::io::{self, Seek, SeekFrom, Write};
 use std::path::{Path, PathBuf};
 
-use frame::Place;
+use frame::{Place, Seal};
 
-pub(crate) use frame::{Frame, Latest};
+pub(crate) use changes::Latest;
+pub(crate) use frame::{Frame, Key};
+pub(crate) use marks::Marks;
 pub(crate) use recover::{read, refuse_any};
 
 /// A file becomes longer by at least so much at a time, of zeros: writing into what is there needs no change of the file
@@ -35,10 +43,9 @@ pub(crate) fn paths(store: &Path) -> [PathBuf; 2] {
 /// The journal as its writer has it.
 pub(crate) struct Journal {
     files: [JournalFile; 2],
+    seal: Seal,
     /// Where the next batch belongs.
     next: Place,
-    /// Where it will stand in its file.
-    at: u64,
 }
 
 struct JournalFile {
@@ -58,11 +65,11 @@ pub(crate) enum Failed {
 
 impl Journal {
     /// Opens the files, and makes those that are not there. The first batch begins `generation`.
-    pub(crate) fn open(store: &Path, identity: u64, generation: u64) -> io::Result<Self> {
+    pub(crate) fn open(store: &Path, seal: Seal, generation: u64) -> io::Result<Self> {
         let [first, second] = paths(store);
         let files = [JournalFile::open(first)?, JournalFile::open(second)?];
         sync_directory(store)?;
-        Ok(Self { files, next: Place { identity, generation, sequence: 0 }, at: 0 })
+        Ok(Self { files, seal, next: Place { generation, sequence: 0, at: 0 } })
     }
 
     /// Which generation the next batch belongs to.
@@ -72,17 +79,17 @@ impl Journal {
 
     /// How long the present generation is.
     pub(crate) fn bytes(&self) -> u64 {
-        self.at
+        self.next.at
     }
 
     /// Makes a batch durable.
     pub(crate) fn append(&mut self, frame: &mut Frame) -> Result<(), Failed> {
-        let bytes = frame.seal(self.next);
+        let bytes = frame.seal(&self.seal, self.next);
         let file = &mut self.files[usize::from(self.next.generation % 2 == 1)];
-        // What is partly written has no right checksum, and the next batch is written over it.
-        file.write(self.at, bytes).map_err(Failed::NotWritten)?;
+        // What is partly written does not match its tags, and the next batch is written over it.
+        file.write(self.next.at, bytes).map_err(Failed::NotWritten)?;
         file.file.sync_data().map_err(Failed::NotConfirmed)?;
-        self.at += bytes.len() as u64;
+        self.next.at += bytes.len() as u64;
         self.next.sequence += 1;
         Ok(())
     }
@@ -90,7 +97,7 @@ impl Journal {
     /// Goes on at the beginning of the other file. What that one held must be in the database.
     pub(crate) fn turn(&mut self) {
         self.next.generation += 1;
-        self.at = 0;
+        self.next.at = 0;
     }
 
     /// Removes the files. Everything that they held must be in the database.

@@ -1,16 +1,11 @@
-//! What an earlier process left in the journal.
-//!
-//! A batch is written only after the one before it was synced. So a batch that cannot be read is the last one, and was
-//! never acknowledged; if a later one can be read, in its file or in the other, the disk has changed what it had
-//! confirmed, and nothing that depends on the journal is guessed.
+//! What an earlier process left in the journal: both files, joined with each other and with the database.
 
 use std::fs::File;
-use std::io::{self, Read, Seek, SeekFrom};
+use std::io;
 use std::path::{Path, PathBuf};
 
-use onceward::RecordId;
-
-use super::frame::{self, BLOCK, HEADER, Header, Latest, Place};
+use super::changes::Latest;
+use super::part::{Format, Generation, Part, Trouble};
 use crate::OpenError;
 use crate::recent::ById;
 use crate::schema::Noted;
@@ -19,7 +14,7 @@ use crate::schema::Noted;
 #[derive(Debug, Default)]
 pub(crate) struct Left {
     pub latest: ById<Latest>,
-    /// The newest generation of which there is a batch, or which the database holds already.
+    /// The newest generation of which there is a frame, or which the database holds already.
     pub generation: u64,
 }
 
@@ -32,155 +27,91 @@ pub(crate) fn refuse_any(store: &Path) -> Result<(), OpenError> {
     }
 }
 
-const OF_ANOTHER: &str = "belongs to another database: put that one back, or move this file away";
+/// Also of a file beside a database that has never had a journal.
+const OF_ANOTHER: &str = "belongs to another database, and may hold acknowledged answers that are nowhere else: put it \
+    back beside that database. This database needs a journal of its own: a store that goes on without it, with empty \
+    files in its place, forgets what was acknowledged last, and executes again what is retried of it";
 
 /// Reads the journal of a database, from where the database ends.
 pub(crate) fn read(store: &Path, noted: &Noted) -> Result<Left, OpenError> {
-    let Noted { identity, folded, .. } = *noted;
+    let format = match &noted.marks {
+        None => Format::First { identity: noted.identity },
+        Some(marks) => Format::Second(marks.seal(noted.identity)),
+    };
     let mut generations = Vec::new();
-    for path in super::paths(store) {
-        let failed = |error: io::Error| OpenError::Journal {
-            path: path.clone(),
-            problem: format!("could not be read ({error})"),
-        };
-        let mut file = match File::open(&path) {
-            Ok(file) => Reader { length: file.metadata().map_err(failed)?.len(), file },
+    for (number, path) in (0..).zip(super::paths(store)) {
+        let found = match File::open(&path) {
+            Ok(file) => file.metadata().map_err(Trouble::Read).and_then(|found| {
+                Part { length: found.len(), source: file, number }.read(&format, noted.folded)
+            }),
             Err(error) if error.kind() == io::ErrorKind::NotFound && noted.in_use => {
-                let problem = "is missing, and the store was not closed: it held what was written last. Put it back; or, to \
-                               go on without that, and execute again what is retried of it, make an empty file in its place"
-                    .to_owned();
-                return Err(OpenError::Journal { path, problem });
+                return Err(OpenError::Journal { path, problem: MISSING.to_owned() });
             }
             Err(error) if error.kind() == io::ErrorKind::NotFound => continue,
-            Err(error) => return Err(failed(error)),
+            Err(error) => Err(Trouble::Read(error)),
         };
-        let found = file.generation(&path, identity, folded).map_err(|trouble| match trouble {
-            Trouble::Read(error) => failed(error),
-            Trouble::Found(problem) => OpenError::Journal { path: path.clone(), problem },
-        })?;
-        generations.extend(found);
+        match found {
+            Ok(found) => generations.extend(found.map(|found| (path, found))),
+            Err(trouble) => {
+                return Err(OpenError::Journal { path, problem: explain(&trouble, noted.folded) });
+            }
+        }
     }
-    generations.sort_by_key(|found| found.generation);
+    join(generations, noted.folded)
+}
+
+const MISSING: &str = "is missing, and the store was not closed: it held what was written last. Put it back; or, to go on \
+    without that, and execute again what is retried of it, make an empty file in its place";
+
+/// Puts the generations together. The first one goes on where the database ends, and each where the one before ended.
+fn join(mut generations: Vec<(PathBuf, Generation)>, folded: u64) -> Result<Left, OpenError> {
+    generations.sort_by_key(|(_, found)| found.generation);
     let mut left = Left { latest: ById::default(), generation: folded };
-    let mut before: Option<Generation> = None;
-    for mut found in generations {
-        let generation = found.generation;
-        if generation != left.generation + 1 {
-            let [path, _] = super::paths(store);
-            let problem = format!(
-                "goes on with part {generation}, and the database ends with part {}: one of them was put back from a \
-                 backup, or a part of the journal was emptied. Put back what belongs together; or, to go on without \
-                 what only the journal holds, and execute again what is retried of it, empty both parts of the journal",
-                left.generation
-            );
+    let mut before: Option<(PathBuf, u64, u64)> = None;
+    for (path, found) in generations {
+        let Generation { generation, first, next, end, changes } = found;
+        if generation != left.generation.saturating_add(1) {
+            let problem = explain(&Trouble::Ahead { generation }, left.generation);
             return Err(OpenError::Journal { path, problem });
         }
-        if let Some(Generation { path, last, .. }) = before.filter(|before| before.last + 1 != found.first) {
-            return Err(OpenError::Journal { path, problem: damaged(&format!("batch {}", last + 1)) });
+        if let Some((path, _, at)) = before.filter(|(_, next, _)| *next != first) {
+            return Err(OpenError::Journal { path, problem: explain(&Trouble::Damaged { at }, folded) });
         }
         left.generation = generation;
-        let Generation { changes, .. } = &mut found;
-        left.latest.extend(changes.drain(..));
-        before = Some(found);
+        left.latest.extend(changes);
+        before = Some((path, next, end));
     }
     Ok(left)
 }
 
-struct Reader {
-    file: File,
-    length: u64,
-}
-
-enum Trouble {
-    Read(io::Error),
-    Found(String),
-}
-
-impl From<io::Error> for Trouble {
-    fn from(error: io::Error) -> Self {
-        Self::Read(error)
+/// What is wrong with a file, and what to do. Advice that loses something acknowledged says so.
+fn explain(trouble: &Trouble, folded: u64) -> String {
+    match trouble {
+        Trouble::Read(error) => format!("could not be read ({error})"),
+        Trouble::OfAnother => OF_ANOTHER.to_owned(),
+        Trouble::OtherPart => {
+            "stands under the name of the journal's other part: exchange the names of the two parts"
+                .to_owned()
+        }
+        Trouble::OtherKey => format!(
+            "was sealed with a key that the database does not have: the database was put back from a backup that is \
+             older than the journal. {TOGETHER}"
+        ),
+        Trouble::Ahead { generation } => format!(
+            "goes on with generation {generation}, and the database ends with generation {folded}: one of them was put \
+             back from a backup, or a part of the journal was emptied or damaged. {TOGETHER}"
+        ),
+        Trouble::Damaged { at } => format!(
+            "is damaged: the frame at byte {at} cannot be read, and a later one shows that it was confirmed. The disk \
+             has changed what it had confirmed: look at the disk, and keep these files, because that frame may hold \
+             acknowledged answers that are nowhere else. To go on with an older copy of the database and its journal \
+             forgets everything that was acknowledged since that copy, and executes again what is retried of it"
+        ),
+        Trouble::OtherVersion { sequence } => {
+            format!("was written by another version (frame {sequence}): run that one")
+        }
     }
 }
 
-/// What a file holds that the database does not.
-struct Generation {
-    path: PathBuf,
-    generation: u64,
-    /// The sequences of its first and its last batch.
-    first: u64,
-    last: u64,
-    changes: Vec<(RecordId, Latest)>,
-}
-
-fn damaged(what: &str) -> String {
-    format!(
-        "is damaged: {what} cannot be read, and a later one can. The disk has changed what it had confirmed: look at the \
-         disk, and put back a copy of the database and its journal"
-    )
-}
-
-impl Reader {
-    /// Reads batches from the beginning of the file on.
-    fn generation(&mut self, path: &Path, identity: u64, folded: u64) -> Result<Option<Generation>, Trouble> {
-        let (mut at, mut found): (u64, Option<Generation>) = (0, None);
-        while let Some((header, body)) = self.batch(at)? {
-            let Place { identity: whose, generation, sequence } = header.place;
-            if whose != identity {
-                return Err(Trouble::Found(OF_ANOTHER.to_owned()));
-            }
-            let goes_on = found
-                .as_ref()
-                .is_none_or(|found| (found.generation, found.last + 1) == (generation, sequence));
-            if generation <= folded || !goes_on {
-                break;
-            }
-            let changes = frame::changes(&body).ok_or_else(|| {
-                Trouble::Found(format!("was written by another version (batch {sequence}): run that one"))
-            })?;
-            let found = found.get_or_insert_with(|| Generation {
-                path: path.to_owned(),
-                generation,
-                first: sequence,
-                last: sequence,
-                changes: Vec::new(),
-            });
-            found.last = sequence;
-            found.changes.extend(changes);
-            at += header.takes();
-        }
-        self.ends_at(at, identity, found.as_ref().map_or(folded + 1, |found| found.generation))?;
-        Ok(found)
-    }
-
-    /// Makes sure that no batch of this generation, or a later one, stands after the last that could be read.
-    fn ends_at(&mut self, end: u64, identity: u64, generation: u64) -> Result<(), Trouble> {
-        let mut at = end;
-        while at < self.length {
-            if let Some((header, _)) = self.batch(at)?
-                && header.place.identity == identity
-                && header.place.generation >= generation
-            {
-                return Err(Trouble::Found(damaged(&format!("what stands at byte {end}"))));
-            }
-            at += BLOCK as u64;
-        }
-        Ok(())
-    }
-
-    /// The batch that begins here, if there is a whole one.
-    fn batch(&mut self, at: u64) -> io::Result<Option<(Header, Vec<u8>)>> {
-        if at + HEADER as u64 > self.length {
-            return Ok(None);
-        }
-        let mut start = [0; HEADER];
-        self.file.seek(SeekFrom::Start(at))?;
-        self.file.read_exact(&mut start)?;
-        let Some(header) = Header::read(&start) else { return Ok(None) };
-        if at + HEADER as u64 + u64::from(header.length) > self.length {
-            return Ok(None);
-        }
-        let mut body = vec![0; header.length as usize];
-        self.file.read_exact(&mut body)?;
-        Ok(header.covers(&start, &body).then_some((header, body)))
-    }
-}
+const TOGETHER: &str = "Put back what belongs together; or, to go on without what only the journal holds, and execute again \
+    what is retried of it, empty both parts of the journal";

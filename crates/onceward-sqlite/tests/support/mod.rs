@@ -7,6 +7,9 @@
     reason = "a panic is how a test reports, and no test needs all of it"
 )]
 
+pub mod files;
+pub mod forged;
+
 use std::future::Future;
 use std::path::Path;
 use std::process::{Command, Stdio};

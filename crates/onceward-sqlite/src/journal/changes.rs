@@ -1,0 +1,139 @@
+//! The changes of a batch, as bytes.
+
+use onceward::store::Version;
+use onceward::{RecordId, Timestamp};
+
+use crate::job::{Row, Stored};
+
+/// What became of an id, and at which version. Without a row it was forgotten.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) struct Latest {
+    pub version: Version,
+    pub row: Option<Row>,
+}
+
+impl Latest {
+    /// The version of the row that stands, if one does.
+    pub(crate) fn version_of_row(&self) -> Option<Version> {
+        self.row.as_ref().map(|_| self.version)
+    }
+
+    /// A copy of what stands, as the database would give it.
+    pub(crate) fn stored(&self) -> Option<Stored> {
+        self.row.as_ref().map(|row| Stored { version: self.version, record: row.record.clone() })
+    }
+}
+
+const PUT: u8 = 1;
+const FORGOTTEN: u8 = 2;
+/// Stands after the last change. Without it, a write that failed just before zeros that were to be written could look whole.
+const END: u8 = 0xff;
+
+/// Appends a change.
+pub(crate) fn write(bytes: &mut Vec<u8>, id: RecordId, latest: &Latest) {
+    bytes.push(if latest.row.is_some() { PUT } else { FORGOTTEN });
+    bytes.extend(id.as_bytes());
+    bytes.extend(latest.version.as_number().to_le_bytes());
+    let Some(row) = &latest.row else { return };
+    bytes.push(code(row.state));
+    bytes.extend(row.due_at.as_micros().to_le_bytes());
+    bytes.extend(row.created_at.as_micros().to_le_bytes());
+    bytes.extend(length(&row.record).to_le_bytes());
+    bytes.extend(&row.record);
+}
+
+/// Says that there are no more changes.
+pub(crate) fn end(bytes: &mut Vec<u8>) {
+    bytes.push(END);
+}
+
+/// A batch has at most a gibibyte and one record more, and a record 64 MiB: both are seen to before.
+pub(crate) fn length(bytes: &[u8]) -> u32 {
+    u32::try_from(bytes.len()).unwrap_or(u32::MAX)
+}
+
+/// Reads the changes of a frame that was verified. `None` if another program, or a newer version, wrote them.
+pub(crate) fn read(mut bytes: &[u8]) -> Option<Vec<(RecordId, Latest)>> {
+    let mut changes = Vec::new();
+    loop {
+        let (&kind, rest) = bytes.split_first()?;
+        if kind == END {
+            return rest.is_empty().then_some(changes);
+        }
+        let (id, rest) = rest.split_first_chunk()?;
+        let (version, rest) = rest.split_first_chunk()?;
+        let version = Version::from_number(u64::from_le_bytes(*version));
+        let (row, rest) = match kind {
+            PUT => row(rest).map(|(row, rest)| (Some(row), rest))?,
+            FORGOTTEN => (None, rest),
+            _ => return None,
+        };
+        changes.push((RecordId::from_bytes(*id), Latest { version, row }));
+        bytes = rest;
+    }
+}
+
+fn row(bytes: &[u8]) -> Option<(Row, &[u8])> {
+    let (&state, rest) = bytes.split_first()?;
+    let (due_at, rest) = rest.split_first_chunk()?;
+    let (created_at, rest) = rest.split_first_chunk()?;
+    let (length, rest) = rest.split_first_chunk()?;
+    let (record, rest) = rest.split_at_checked(u32::from_le_bytes(*length) as usize)?;
+    let time = |micros: &[u8; 8]| Timestamp::from_micros(u64::from_le_bytes(*micros));
+    let row = Row {
+        state: STATES.get(usize::from(state).checked_sub(1)?)?,
+        due_at: time(due_at),
+        created_at: time(created_at),
+        record: record.to_vec(),
+    };
+    Some((row, rest))
+}
+
+/// The states by the number that stands for each, from 1.
+const STATES: [&str; 5] = ["in_progress", "completed", "failed_retryable", "unknown", "expired"];
+
+/// A state that is not in the list gets a number that no reader takes: a test sees to it that there is none.
+fn code(state: &str) -> u8 {
+    (1..).zip(STATES).find_map(|(code, name)| (name == state).then_some(code)).unwrap_or(0)
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used, reason = "a panic is how a test reports")]
+pub(crate) mod tests {
+    use super::*;
+    use onceward_testkit::sample;
+
+    pub(crate) fn samples() -> Vec<(RecordId, Latest)> {
+        let put = |(n, state)| {
+            let (id, record) = (sample::id(n), sample::in_state("k", state));
+            (id, Latest { version: Version::from_number(n), row: Some(Row::new(id, &record).unwrap()) })
+        };
+        let forgotten = (sample::id(99), Latest { version: Version::from_number(99), row: None });
+        (1..).zip(sample::states(sample::START)).map(put).chain([forgotten]).collect()
+    }
+
+    fn written(changes: &[(RecordId, Latest)]) -> Vec<u8> {
+        let mut bytes = Vec::new();
+        changes.iter().for_each(|(id, latest)| write(&mut bytes, *id, latest));
+        end(&mut bytes);
+        bytes
+    }
+
+    #[test]
+    fn changes_to_every_state_are_read_back_as_they_were_written() {
+        for state in STATES {
+            assert!(sample::states(sample::START).iter().any(|sample| sample.name() == state), "{state}");
+        }
+        assert_eq!(read(&written(&samples())), Some(samples()));
+    }
+
+    #[test]
+    fn changes_that_are_cut_short_or_of_another_kind_are_not_read() {
+        let few: Vec<_> = samples().into_iter().take(2).collect();
+        let whole = written(&few);
+        let ends: Vec<_> = (0..=whole.len()).filter(|end| read(&whole[..*end]).is_some()).collect();
+        assert_eq!(ends, [whole.len()]);
+        assert_eq!(read(&[3; 25]), None);
+        assert_eq!(read(&[whole.as_slice(), &[0]].concat()), None);
+    }
+}

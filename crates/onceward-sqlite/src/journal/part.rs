@@ -1,0 +1,275 @@
+//! What one file of the journal holds that the database does not.
+//!
+//! A frame is written only after the one before it was synced. So a frame that cannot be read is the last one, and was
+//! never acknowledged. If a later one of its generation stands behind it, the disk has changed what it had confirmed,
+//! and nothing that depends on the journal is guessed.
+//!
+//! Whatever is not proven to be a frame of this journal is content of older frames, and is passed over. One place is
+//! different: no content ever stands at the beginning of a file, so a header there tells whose file it is.
+//!
+//! Reading is linear in the length of the file, whatever is in it. A length is believed only where it is proven, so a byte
+//! is read once as part of a frame, and once more in search of later frames. The first format proves no length before the
+//! changes are hashed; there, the search hashes no more bytes than the file has, and the first frame is read twice.
+
+use std::io::{self, Read, Seek, SeekFrom};
+
+use onceward::RecordId;
+
+use super::changes::{self, Latest};
+use super::first_format;
+use super::frame::{BLOCK, HEADER, Header, Seal, Tags};
+
+/// How the frames of this journal are told from content.
+pub(crate) enum Format {
+    /// By the identity and a checksum.
+    First { identity: u64 },
+    /// By tags under the store's key.
+    Second(Seal),
+}
+
+impl Format {
+    fn identity(&self) -> u64 {
+        match self {
+            Self::First { identity } => *identity,
+            Self::Second(seal) => seal.identity,
+        }
+    }
+}
+
+/// Why a file cannot be used.
+#[derive(Debug)]
+pub(crate) enum Trouble {
+    Read(io::Error),
+    /// It begins with a frame of another database.
+    OfAnother,
+    /// It begins with a frame that was sealed with another key than the database has.
+    OtherKey,
+    /// It begins with a frame that belongs into the other file.
+    OtherPart,
+    /// It begins with a frame that was written after the database was copied.
+    Ahead {
+        generation: u64,
+    },
+    /// A frame that was confirmed cannot be read.
+    Damaged {
+        at: u64,
+    },
+    /// The changes are in no form that this version knows.
+    OtherVersion {
+        sequence: u64,
+    },
+}
+
+impl From<io::Error> for Trouble {
+    fn from(error: io::Error) -> Self {
+        Self::Read(error)
+    }
+}
+
+/// The generation of a file.
+#[derive(Debug)]
+pub(crate) struct Generation {
+    pub generation: u64,
+    /// The sequence of its first frame, which may be the one that was cut off.
+    pub first: u64,
+    /// The sequence after its last whole frame.
+    pub next: u64,
+    /// Where that one would stand.
+    pub end: u64,
+    pub changes: Vec<(RecordId, Latest)>,
+}
+
+/// A frame whose header is this journal's as far as its format can tell.
+struct Candidate {
+    generation: u64,
+    sequence: u64,
+    length: u32,
+    proof: Proof,
+}
+
+enum Proof {
+    /// The header proves nothing without the changes.
+    Checksum(first_format::Header),
+    /// The header is proven.
+    Tags(Tags),
+}
+
+impl Candidate {
+    fn header_bytes(&self) -> u64 {
+        match self.proof {
+            Proof::Checksum(_) => first_format::HEADER as u64,
+            Proof::Tags(_) => HEADER as u64,
+        }
+    }
+
+    /// How many bytes of the file the frame takes.
+    fn takes(&self) -> u64 {
+        (self.header_bytes() + u64::from(self.length)).next_multiple_of(BLOCK as u64)
+    }
+
+    fn header_is_proven(&self) -> bool {
+        matches!(self.proof, Proof::Tags(_))
+    }
+}
+
+/// A file of the journal.
+pub(crate) struct Part<R> {
+    pub source: R,
+    pub length: u64,
+    /// Which of the two: every other generation goes there.
+    pub number: u64,
+}
+
+impl<R: Read + Seek> Part<R> {
+    /// Reads frames from the beginning of the file on, of generations after this one.
+    pub(crate) fn read(&mut self, format: &Format, folded: u64) -> Result<Option<Generation>, Trouble> {
+        self.check_beginning(format, folded)?;
+        let (mut at, mut least) = (0, folded.saturating_add(1));
+        let mut found: Option<Generation> = None;
+        while let Some(candidate) = self.candidate(at, format, least)? {
+            let Candidate { generation, sequence, .. } = candidate;
+            let bytes = self.changes(at, format, &candidate)?;
+            if bytes.is_none() && !candidate.header_is_proven() {
+                break;
+            }
+            if found.as_ref().is_some_and(|found| (found.generation, found.next) != (generation, sequence)) {
+                return Err(Trouble::Damaged { at });
+            }
+            let found = found.get_or_insert_with(|| Generation {
+                generation,
+                first: sequence,
+                next: sequence,
+                end: 0,
+                changes: Vec::new(),
+            });
+            let Some(bytes) = bytes else { break };
+            found.changes.extend(changes::read(&bytes).ok_or(Trouble::OtherVersion { sequence })?);
+            found.next += 1;
+            at += candidate.takes();
+            found.end = at;
+            least = generation;
+        }
+        self.check_end(at, format, least)?;
+        Ok(found)
+    }
+
+    /// Refuses a file whose beginning shows that it does not belong to the database as the database is.
+    fn check_beginning(&mut self, format: &Format, folded: u64) -> Result<(), Trouble> {
+        let mut start = [0; HEADER];
+        let start = self.start(0, &mut start)?;
+        if let Some(header) = Header::read(start) {
+            // A header that was not written whole says nothing.
+            if !header.is_whole() {
+                return Ok(());
+            }
+            if header.identity != format.identity() {
+                return Err(Trouble::OfAnother);
+            }
+            let Format::Second(seal) = format else { return Err(Trouble::OtherKey) };
+            if !header.is_proven(seal, 0) {
+                return Err(Trouble::OtherKey);
+            }
+            let this_opening = header.opening == seal.opening;
+            return self.check_first(header.generation, folded, this_opening);
+        }
+        let Some(header) = first_format::Header::read(start) else { return Ok(()) };
+        let own = header.identity == format.identity();
+        let changes = self.bytes(first_format::HEADER as u64, header.length)?;
+        if !changes.is_some_and(|changes| header.covers(&changes)) {
+            return Ok(());
+        }
+        if !own {
+            return Err(Trouble::OfAnother);
+        }
+        self.check_first(header.generation, folded, matches!(format, Format::First { .. }))
+    }
+
+    fn check_first(&self, generation: u64, folded: u64, this_opening: bool) -> Result<(), Trouble> {
+        if generation <= folded {
+            return Ok(());
+        }
+        if !this_opening {
+            return Err(Trouble::Ahead { generation });
+        }
+        if generation % 2 == self.number { Ok(()) } else { Err(Trouble::OtherPart) }
+    }
+
+    /// Makes sure that no frame of this generation, or a later one, stands behind the frame that would be next.
+    fn check_end(&mut self, end: u64, format: &Format, least: u64) -> Result<(), Trouble> {
+        let mut to_hash = self.length;
+        let mut at = end;
+        while at < self.length {
+            at += BLOCK as u64;
+            let Some(candidate) = self.candidate(at, format, least)? else { continue };
+            if !candidate.header_is_proven() {
+                let Some(left) = to_hash.checked_sub(u64::from(candidate.length)) else {
+                    tracing::warn!(at, "the journal holds content that imitates frames: it is passed over");
+                    return Ok(());
+                };
+                to_hash = left;
+                if self.changes(at, format, &candidate)?.is_none() {
+                    continue;
+                }
+            }
+            return Err(Trouble::Damaged { at: end });
+        }
+        Ok(())
+    }
+
+    /// The frame that begins here, of this generation or a later one. Nothing is hashed before all that stands in clear
+    /// has been compared.
+    fn candidate(&mut self, at: u64, format: &Format, least: u64) -> io::Result<Option<Candidate>> {
+        let mut start = [0; HEADER];
+        let start = self.start(at, &mut start)?;
+        let belongs = |generation: u64| generation >= least && generation % 2 == self.number;
+        Ok(match format {
+            Format::First { identity } => first_format::Header::read(start)
+                .filter(|header| header.identity == *identity && belongs(header.generation))
+                .map(|header| Candidate {
+                    generation: header.generation,
+                    sequence: header.sequence,
+                    length: header.length,
+                    proof: Proof::Checksum(header),
+                }),
+            Format::Second(seal) => Header::read(start)
+                .filter(|header| (header.identity, header.opening) == (seal.identity, seal.opening))
+                .filter(|header| belongs(header.generation) && header.is_proven(seal, at))
+                .map(|header| Candidate {
+                    generation: header.generation,
+                    sequence: header.sequence,
+                    length: header.length,
+                    proof: Proof::Tags(header.tags()),
+                }),
+        })
+    }
+
+    /// The changes of a frame, if they are as they were written.
+    fn changes(&mut self, at: u64, format: &Format, candidate: &Candidate) -> io::Result<Option<Vec<u8>>> {
+        let changes = self.bytes(at + candidate.header_bytes(), candidate.length)?;
+        Ok(changes.filter(|changes| match (&candidate.proof, format) {
+            (Proof::Checksum(header), _) => header.covers(changes),
+            (Proof::Tags(tags), Format::Second(seal)) => tags.cover(seal, changes),
+            (Proof::Tags(_), Format::First { .. }) => false,
+        }))
+    }
+
+    /// As much of a header as the file has here.
+    fn start<'b>(&mut self, at: u64, into: &'b mut [u8; HEADER]) -> io::Result<&'b [u8]> {
+        let left = usize::try_from(self.length.saturating_sub(at)).unwrap_or(usize::MAX);
+        let start = &mut into[..left.min(HEADER)];
+        self.source.seek(SeekFrom::Start(at))?;
+        self.source.read_exact(start)?;
+        Ok(start)
+    }
+
+    /// So many bytes from here, if the file has as many.
+    fn bytes(&mut self, at: u64, length: u32) -> io::Result<Option<Vec<u8>>> {
+        if at.saturating_add(u64::from(length)) > self.length {
+            return Ok(None);
+        }
+        let mut bytes = vec![0; length as usize];
+        self.source.seek(SeekFrom::Start(at))?;
+        self.source.read_exact(&mut bytes)?;
+        Ok(Some(bytes))
+    }
+}
