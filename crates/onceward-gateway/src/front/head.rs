@@ -1,5 +1,7 @@
 //! A request's head: complete or not, strictly formed or refused, and how its body is framed.
 
+use onceward::http::is_miscased;
+
 use super::fields::{self, LINE_END, MAX_FIELDS, Next, is_host, is_target, is_token};
 use super::refusal::{self, Refusal};
 
@@ -139,6 +141,9 @@ impl Head {
             Some(_) => {
                 return fields::misplaced(&line[method..], Refusal::RequestLine).map_or(Ok(false), Err);
             }
+        }
+        if is_miscased(&line[..method]) {
+            return Err(Refusal::MethodCase);
         }
         let target = fields::count(&line[method + 1..], is_target);
         if target > limits.target {

@@ -6,7 +6,8 @@
 //! 2. Where there is a certificate, TLS is spoken first.
 //! 3. It is HTTP/2 if TLS agreed on that, or if it begins with HTTP/2's preface; otherwise it is HTTP/1.1.
 //! 4. HTTP/1.1 goes through a guard, which passes on only what is strictly framed. What is not is answered with 400 (414,
-//!    431 where it is too long) and ends the connection; the service never sees it.
+//!    431 where it is too long) and ends the connection; the service never sees it. HTTP/2 requests that can mean two things
+//!    are answered likewise, and their connection goes on.
 //! 5. Each request gets a [`Peer`] among its extensions, and a [`Raw`] if it asks for an upgrade over HTTP/1.1. Its
 //!    [`Body`] breaks off where the client pauses for too long.
 //! 6. Asked to stop, it takes no new requests, and ends when those in flight are answered.

@@ -130,7 +130,7 @@ proptest! {
         good in proptest::collection::vec(request(), 0..2),
         bad in proptest::collection::vec(prop_oneof![
             Just(b"\r\n".to_vec()), Just(b"\n".to_vec()), Just(b"GET / HTTP/1.1\r\n".to_vec()),
-            Just(b"Host: a\r\n".to_vec()), Just(b"Content-Length: 3\r\n".to_vec()),
+            Just(b"post / HTTP/1.1\r\n".to_vec()), Just(b"Host: a\r\n".to_vec()), Just(b"Content-Length: 3\r\n".to_vec()),
             Just(b"Transfer-Encoding: chunked\r\n".to_vec()), Just(b"3\r\nabc\r\n".to_vec()), Just(b" ".to_vec()),
             proptest::collection::vec(any::<u8>(), 1..4),
         ], 0..8),

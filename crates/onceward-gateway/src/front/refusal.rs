@@ -31,6 +31,11 @@ pub enum Refusal {
          A target has neither spaces nor a fragment."
     )]
     RequestLine,
+    /// The method is a registered one, but for its case.
+    #[error(
+        "The method is in another case than the registered one. Write it in capital letters, such as POST."
+    )]
+    MethodCase,
     /// A header's name is no name, or something stands between it and its colon.
     #[error(
         "A header's name is malformed, or has no colon right after it. There must be no space between the two."
@@ -98,6 +103,7 @@ impl Refusal {
             Self::LineEnd
             | Self::Control
             | Self::RequestLine
+            | Self::MethodCase
             | Self::FieldName
             | Self::Folded
             | Self::HostMissing

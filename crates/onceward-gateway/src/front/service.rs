@@ -12,6 +12,7 @@ use http::header::{CONTENT_LENGTH, HOST, UPGRADE};
 use http::{Request, Response};
 use http_body_util::{Either, Full};
 use hyper::body::Incoming;
+use onceward::http::is_miscased;
 use tower_service::Service;
 
 use super::Peer;
@@ -70,6 +71,9 @@ impl<S> Handler<S> {
 
 /// What h2 lets through although it can mean two things.
 fn http2_refusal(request: &Request<Incoming>, url_bytes: usize) -> Option<Refusal> {
+    if is_miscased(request.method().as_str().as_bytes()) {
+        return Some(Refusal::MethodCase);
+    }
     let target = request.uri().path_and_query().map_or(0, |target| target.as_str().len());
     if target > url_bytes {
         return Some(Refusal::TargetTooLong { limit: url_bytes });

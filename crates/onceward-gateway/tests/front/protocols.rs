@@ -60,6 +60,12 @@ async fn http2_has_the_same_limits_and_goes_on_after_a_refusal() {
     lengths.headers_mut().append("content-length", "0".parse().unwrap());
     assert_eq!(sender.send_request(lengths).await.unwrap().status(), 400);
 
+    for method in ["get", "Post"] {
+        let mut miscased = ask("http://a/");
+        *miscased.method_mut() = method.parse().unwrap();
+        assert_eq!(sender.send_request(miscased).await.unwrap().status(), 400);
+    }
+
     assert_eq!(sender.send_request(ask("http://a/last")).await.unwrap().status(), 200);
     assert_eq!(running.ledger.whole().len(), 2);
 }

@@ -113,6 +113,8 @@ const REFUSED: &[(&str, &str, &str)] = &[
     ("a version in small letters", "GET / http/1.1\r\nHost: a\r\n\r\n", "HTTP/1.1"),
     ("HTTP/2 that is not", "PRI * HTTP/2.0\r\n\r\nXX\r\n\r\n", "HTTP/1.1"),
     ("the method of a stand-in", "ONCEWARD-REFUSED / HTTP/1.1\r\nHost: a\r\n\r\n", "first line"),
+    ("a method in small letters", "post / HTTP/1.1\r\nHost: a\r\n\r\n", "capital letters"),
+    ("a method in mixed letters", "pAtCh /a HTTP/1.0\r\n\r\n", "capital letters"),
     (
         "a method without an end",
         "AAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAA / HTTP/1.1\r\nHost: a\r\n\r\n",

@@ -1,7 +1,11 @@
 //! The wire: what is not strictly HTTP, too large or too slow never reaches the API.
 
+use bytes::Bytes;
+use http_body_util::Full;
+use hyper_util::rt::{TokioExecutor, TokioIo};
 use tokio::io::AsyncWriteExt as _;
 
+use crate::certificate::Certificate;
 use crate::harness::{Gateway, Request};
 use crate::ledger::Ledger;
 
@@ -48,6 +52,78 @@ async fn what_two_readers_could_understand_differently_is_400_and_ends_the_conne
     }
     assert_eq!(gateway.status_of("k").await.status, 404);
     assert_eq!(ledger.count(), 0);
+}
+
+/// `POST` and others, as no registered method is written.
+const MISCASED: [&str; 6] = ["post", "Post", "POSt", "pAtCh", "get", "delete"];
+const REQUIRED: &str = "[{ match = \"POST /charges\", key = \"required\" }, { match = \"PROPFIND /charges\", key = \"required\" }]";
+
+#[tokio::test]
+async fn a_method_in_another_case_gets_around_no_required_key_and_ends_the_connection() {
+    let folder = tempfile::tempdir().unwrap();
+    let (ledger, gateway) = start(folder.path(), &["--routes", REQUIRED]);
+    for method in MISCASED {
+        for key in ["", "idempotency-key: k\r\n"] {
+            let mut client = gateway.connect().await;
+            let head = format!("{method} /charges HTTP/1.1\r\nhost: a\r\n{key}content-length: 2\r\n\r\n{{}}");
+            client.write(head.as_bytes()).await;
+            let answer = client.read(false).await.unwrap_or_else(|| panic!("no answer to {method}"));
+            assert_eq!(answer.status, 400, "{method}: {answer:?}");
+            assert!(answer.json()["detail"].as_str().unwrap().contains("capital letters"), "{answer:?}");
+            assert_eq!(answer.header("onceward-outcome"), "retryable");
+            assert!(client.closed().await, "{method}");
+        }
+    }
+    // Only the configuration knows this one, so the connection need not end.
+    for method in ["propfind", "PropFind"] {
+        let answer = gateway.send(Request::new(method, "/charges").body("{}")).await;
+        assert_eq!(answer.told(), (400, "idempotency_method_invalid".to_owned()), "{answer:?}");
+    }
+    assert_eq!(gateway.status_of("k").await.status, 404);
+    assert_eq!(ledger.count(), 0);
+    // Methods that differ from every known one by more than case pass as they came.
+    for method in ["MKCOL", "M-SEARCH", "mkcol", "posts", "Purge"] {
+        assert_eq!(gateway.send(Request::new(method, "/charges").body("{}")).await.status, 201, "{method}");
+    }
+    let passed: Vec<String> = ledger.entries().into_iter().map(|entry| entry.method).collect();
+    assert_eq!(passed, ["MKCOL", "M-SEARCH", "mkcol", "posts", "Purge"]);
+}
+
+async fn http2(
+    io: impl tokio::io::AsyncRead + tokio::io::AsyncWrite + Unpin + Send + 'static,
+) -> hyper::client::conn::http2::SendRequest<Full<Bytes>> {
+    let (sender, connection) =
+        hyper::client::conn::http2::handshake(TokioExecutor::new(), TokioIo::new(io)).await.unwrap();
+    tokio::spawn(async move { drop(connection.await) });
+    sender
+}
+
+#[tokio::test]
+async fn a_method_in_another_case_is_refused_over_http2_with_and_without_tls() {
+    let folder = tempfile::tempdir().unwrap();
+    let certificate = Certificate::make(folder.path(), "front");
+    let (file, key) = (certificate.file.to_str().unwrap(), certificate.key.to_str().unwrap());
+    let (ledger, plain) = start(folder.path(), &["--routes", REQUIRED]);
+    let other = tempfile::tempdir().unwrap();
+    let arguments = ["--routes", REQUIRED, "--tls-certificate", file, "--tls-key", key];
+    let tls = Gateway::start(other.path(), ledger.address, &arguments);
+    let connect = async |gateway: &Gateway| tokio::net::TcpStream::connect(gateway.address).await.unwrap();
+    let secure = certificate.connect(connect(&tls).await, &[b"h2"]).await;
+    assert_eq!(secure.get_ref().1.alpn_protocol(), Some(&b"h2"[..]));
+    for mut sender in [http2(connect(&plain).await).await, http2(secure).await] {
+        let mut send = async |method: &str| {
+            let request = http::Request::builder().method(method).uri("http://localhost/charges");
+            let request = request.body(Full::new(Bytes::from("{}"))).unwrap();
+            sender.send_request(request).await.unwrap().status().as_u16()
+        };
+        for method in MISCASED.into_iter().chain(["propfind"]) {
+            assert_eq!(send(method).await, 400, "{method}");
+        }
+        assert_eq!(ledger.count(), 0);
+        // The connection goes on: HTTP/2 keeps its requests apart by itself.
+        assert_eq!(send("POST").await, 400, "the key is required");
+        assert_eq!(ledger.count(), 0);
+    }
 }
 
 #[tokio::test]

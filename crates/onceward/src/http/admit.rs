@@ -46,6 +46,9 @@ pub(super) struct Ticket {
 
 pub(super) fn admit(shared: &Shared, request: &request::Parts) -> Admission {
     let (method, path) = (&request.method, request.uri.path());
+    if shared.routes.is_miscased(method) {
+        return Admission::Refuse(Problem::MethodMiscased, Flavor::Ietf, shared.routes.no_name().clone());
+    }
     if matches!(*method, Method::GET | Method::HEAD) && path.starts_with(PAGE) {
         if path == PAGE {
             return Admission::Page;

@@ -3,17 +3,18 @@
 //! What happens to a request, in order:
 //!
 //! 1. Copies of the operation headers (`Onceward-Operation` and its kin) that a client sent are removed.
-//! 2. `GET /.well-known/idempotency` is answered here: the policy of every route, and the state of a caller's own key.
-//! 3. The first route that matches has the request's [`Policy`]. A method that it does not list, and a request without a
+//! 2. A method that is a known one but for its case, such as `post`, is refused: a service may take it for that one.
+//! 3. `GET /.well-known/idempotency` is answered here: the policy of every route, and the state of a caller's own key.
+//! 4. The first route that matches has the request's [`Policy`]. A method that it does not list, and a request without a
 //!    key where none is required, pass through untouched and unbuffered.
 //!    So does every request on a route in [`Mode::Observe`], which is counted on its way.
-//! 4. The key is read, then the scope: what is missing or malformed is refused, before any look at the store.
-//! 5. The body is read whole, within limits of size, room and time: its fingerprint tells whether a retry is the same request.
-//! 6. The engine claims the key. From here on everything is detached: a client that goes away stops nothing.
-//! 7. Refused: the client gets a problem that says what to do next. Replayed: it gets the first answer.
-//! 8. Executed: the inner service is called once, with the operation in headers and extensions. Its answer is read whole,
+//! 5. The key is read, then the scope: what is missing or malformed is refused, before any look at the store.
+//! 6. The body is read whole, within limits of size, room and time: its fingerprint tells whether a retry is the same request.
+//! 7. The engine claims the key. From here on everything is detached: a client that goes away stops nothing.
+//! 8. Refused: the client gets a problem that says what to do next. Replayed: it gets the first answer.
+//! 9. Executed: the inner service is called once, with the operation in headers and extensions. Its answer is read whole,
 //!    up to a limit, and [classified](Class): completed, retryable or unknown.
-//! 9. The outcome is stored. Only when that is durable does the first byte go to the client.
+//! 10. The outcome is stored. Only when that is durable does the first byte go to the client.
 //!
 //! Every response has [`Handled`] among its extensions, which tells which of these it was.
 //!
@@ -66,6 +67,7 @@ mod held;
 mod layer;
 mod path;
 mod policy;
+mod method;
 mod problem;
 mod reply;
 mod routes;
@@ -84,6 +86,7 @@ pub use self::handled::{Handled, How};
 pub use self::layer::{IdempotencyLayer, LayerError};
 pub use self::policy::{Flavor, InProgress, KeyRule, Mode, Policy, PolicyError, SetCookie, StoreDown};
 pub use self::problem::{Answerless, KeyFault, NextAction, Problem, Told};
+pub use self::method::is_miscased;
 pub use self::routes::{Routes, RoutesError};
 pub use self::scope::{ScopeMissing, ScopeRule, ScopeRuleError, ScopeRules};
 pub use self::service::Idempotency;

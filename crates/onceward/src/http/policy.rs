@@ -5,6 +5,7 @@ use std::time::Duration;
 use ::http::Method;
 
 use super::close_delimited::CloseDelimited;
+use super::method::has_small_letters;
 use crate::claim::{check_attach, check_route, check_timeout};
 use crate::record::Terms;
 use crate::{Claim, ClaimError, Fingerprint, Key, OnLapse, Profile, Scope, Syntax};
@@ -19,7 +20,7 @@ use crate::{Claim, ClaimError, Fingerprint, Key, OnLapse, Profile, Scope, Syntax
 pub struct Policy {
     /// Whether the route is protected, or only observed.
     pub mode: Mode,
-    /// Which methods are protected, where the route's pattern names none.
+    /// Which methods are protected, where the route's pattern names none. In capital letters.
     pub methods: Vec<Method>,
     /// Whether a request must bring a key.
     pub key: KeyRule,
@@ -47,7 +48,7 @@ pub struct Policy {
     pub grace: Duration,
     /// What happens to keyed requests while the store is away.
     pub store_down: StoreDown,
-    /// Statuses that prove that nothing was done.
+    /// Statuses that prove that nothing was done, 400 to 599.
     pub retryable: Vec<u16>,
     /// Statuses after which nobody can be sure.
     pub unknown: Vec<u16>,
@@ -135,7 +136,13 @@ pub enum PolicyError {
     /// A time is out of range.
     #[error(transparent)]
     Claim(#[from] ClaimError),
-    /// A status is in both lists, or is none.
+    /// A method is spelt as no request could match it.
+    #[error("the method {method:?} has small letters, so it would match no request: write it like \"POST\"")]
+    Method {
+        /// As given.
+        method: String,
+    },
+    /// A status is in both lists, in the wrong one, or is none.
     #[error("the status {status} {rule}")]
     Status {
         /// Which.
@@ -229,9 +236,17 @@ impl Policy {
         if (self.store_down, self.key) == (StoreDown::Pass, KeyRule::Required) {
             return Err(PolicyError::PassWhereRequired);
         }
+        if let Some(method) = self.methods.iter().find(|method| has_small_letters(method.as_str().as_bytes()))
+        {
+            return Err(PolicyError::Method { method: method.as_str().chars().take(64).collect() });
+        }
         for &status in self.retryable.iter().chain(&self.unknown) {
             if !(200..=599).contains(&status) {
                 return Err(PolicyError::Status { status, rule: "is no final status: use 200 to 599" });
+            }
+            if self.retryable.contains(&status) && status < 400 {
+                let rule = "does not prove that nothing was done, so each retry would do it again: retryable takes 400 to 599";
+                return Err(PolicyError::Status { status, rule });
             }
             if self.retryable.contains(&status) && self.unknown.contains(&status) {
                 let rule = "is both retryable and unknown: it can prove only one";

@@ -18,6 +18,8 @@ use crate::{KeyError, Refusal};
 /// Why a client does not get the answer to its request.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Problem {
+    /// The method is a known one but for its case.
+    MethodMiscased,
     /// The route requires a key, and there is none.
     KeyMissing,
     /// There is a key, but it cannot be used.
@@ -171,6 +173,13 @@ impl Problem {
             detail: detail.to_owned(),
         };
         match self {
+            Self::MethodMiscased => told(
+                StatusCode::BAD_REQUEST,
+                "idempotency_method_invalid",
+                FixRequest,
+                "The request's method is in another case than the one that is known",
+                "Methods are case-sensitive: write it in capital letters, such as POST. Nothing was executed.",
+            ),
             Self::KeyMissing => told(
                 StatusCode::BAD_REQUEST,
                 "idempotency_key_missing",
@@ -366,7 +375,8 @@ impl Problem {
             Self::UpstreamUnsure { upstream_status } | Self::ResponseTooLarge { upstream_status } => {
                 Some(*upstream_status)
             }
-            Self::KeyMissing
+            Self::MethodMiscased
+            | Self::KeyMissing
             | Self::KeyInvalid(_)
             | Self::ScopeMissing(_)
             | Self::Mismatch

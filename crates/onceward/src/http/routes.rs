@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use ::http::Method;
 
+use super::method::{has_small_letters, is_miscased, is_same_but_for_case};
 use super::path::{Reading, Readings};
 use super::policy::{KeyRule, Mode, Policy, PolicyError};
 use super::text::percent_decode;
@@ -14,6 +15,7 @@ use super::text::percent_decode;
 /// A pattern is `METHOD /path`, or `/path` alone, for the methods that its policy lists. `{name}` stands for one
 /// segment, and a `*` at the end for the rest. Paths are compared in every spelling that a service could take for the
 /// pattern: `//`, `.`, `..`, `%2F`, `;parameters` and a slash at the end do not slip past. Case counts.
+/// Methods are in capital letters; a request with a listed method in another case is refused.
 ///
 /// ```
 /// use onceward::http::{KeyRule, Policy, Routes};
@@ -177,6 +179,20 @@ impl Routes {
         }
     }
 
+    /// Whether a method is a registered one, or one that a route lists, but for its case.
+    pub(super) fn is_miscased(&self, method: &Method) -> bool {
+        let method = method.as_str().as_bytes();
+        is_miscased(method)
+            || has_small_letters(method) && self.listed().any(|known| is_same_but_for_case(method, known))
+    }
+
+    /// Every method that a route or a policy lists, those of unprotected routes included.
+    fn listed(&self) -> impl Iterator<Item = &Method> {
+        let named = self.routes.iter().filter_map(|route| route.pattern.method.as_ref());
+        let policies = self.routes.iter().filter_map(|route| route.policy.as_ref()).chain([&self.default]);
+        named.chain(policies.flat_map(|policy| &policy.methods))
+    }
+
     /// The name of every protected route, as metrics and logs have it, the default last.
     pub fn names(&self) -> impl Iterator<Item = &str> {
         self.policies().map(|(name, _, _)| name)
@@ -207,6 +223,9 @@ impl Pattern {
         let (method, path) = match text.split_once(' ') {
             Some((method, path)) => {
                 let method = Method::from_bytes(method.as_bytes()).map_err(|_| refused("has no method"))?;
+                if has_small_letters(method.as_str().as_bytes()) {
+                    return Err(refused("has its method in small letters, which no request could match"));
+                }
                 (Some(method), path.trim_start())
             }
             None => (None, text),
@@ -364,7 +383,18 @@ mod tests {
 
     #[test]
     fn a_pattern_that_cannot_be_read_is_refused_with_an_example() {
-        for pattern in ["", "payments", "POST payments", "POST /a*", "/{}", "/{a", "/a/*/b", "P@ST\u{7f} /"] {
+        for pattern in [
+            "",
+            "payments",
+            "POST payments",
+            "POST /a*",
+            "/{}",
+            "/{a",
+            "/a/*/b",
+            "P@ST\u{7f} /",
+            "post /a",
+            "Post /a",
+        ] {
             let error = Routes::new(Policy::default()).unwrap().unprotected(pattern).unwrap_err();
             assert!(error.to_string().contains("POST /payments"), "{error}");
         }
@@ -379,6 +409,9 @@ mod tests {
             Policy { respond_within: std::time::Duration::ZERO, ..Policy::default() },
             Policy { retryable: vec![503], ..Policy::default() },
             Policy { retryable: vec![100], ..Policy::default() },
+            Policy { retryable: vec![201, 429], ..Policy::default() },
+            Policy { retryable: vec![307], ..Policy::default() },
+            Policy { methods: vec![Method::POST, "patch".parse().unwrap()], ..Policy::default() },
             Policy {
                 key: crate::http::KeyRule::Required,
                 store_down: crate::http::StoreDown::Pass,

@@ -218,6 +218,7 @@ same key with every retry of it. The work is done once; every retry gets the fir
 
 const TAIL: &str = r#"</table>
 <dl>
+<dt id="idempotency_method_invalid"><code>idempotency_method_invalid</code><dd>Nothing was done: write the method in capital letters.
 <dt id="idempotency_key_missing"><code>idempotency_key_missing</code><dd>The route needs a key.
 <dt id="idempotency_key_invalid"><code>idempotency_key_invalid</code><dd>The key is malformed; the detail says where.
 <dt id="idempotency_scope_missing"><code>idempotency_scope_missing</code><dd>It cannot be told whose key it is.

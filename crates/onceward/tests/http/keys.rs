@@ -4,7 +4,7 @@ use bytes::Bytes;
 use http::{HeaderValue, Method, Request};
 use http_body_util::Full;
 use onceward::Syntax;
-use onceward::http::{Policy, Routes};
+use onceward::http::{How, KeyRule, Policy, Routes};
 
 use super::{post, with, without, world};
 
@@ -21,6 +21,34 @@ async fn methods_that_are_not_listed_pass_through_with_a_key_and_leave_no_record
             assert_eq!((got.status, got.header("idempotency-expires")), (201, None), "{method}");
         }
         assert_eq!(world.ledger(), (index as u64 + 1) * 2);
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_method_in_another_case_is_refused_and_gets_around_no_required_key() {
+    let required = Policy { key: KeyRule::Required, ..Policy::default() };
+    let mut world = world(Policy::default()).await;
+    let routes = Routes::new(Policy::default()).unwrap().route("POST /payments", required.clone()).unwrap();
+    let routes = routes.route("PROPFIND /payments", required).unwrap();
+    world.routes = routes.unprotected("REPORT /payments").unwrap();
+    let send = async |method: &str, key: bool| {
+        let mut request = post("k", "{}");
+        *request.method_mut() = method.parse().unwrap();
+        world.send(if key { request } else { without(request, "idempotency-key") }).await
+    };
+    for method in ["post", "Post", "pAtCh", "get", "head", "Trace", "propfind", "Report"] {
+        for key in [true, false] {
+            let got = send(method, key).await;
+            assert_eq!(got.handled.how, How::Refused("idempotency_method_invalid"), "{method}");
+            if method != "head" {
+                assert_eq!(got.problem(), (400, "idempotency_method_invalid".to_owned()), "{method}");
+            }
+        }
+    }
+    assert_eq!(world.ledger(), 0);
+    for (count, method) in ["MKCOL", "M-SEARCH", "mkcol", "posts", "REPORT"].into_iter().enumerate() {
+        assert_eq!(send(method, false).await.status, 201, "{method}");
+        assert_eq!(world.ledger(), count as u64 + 1);
     }
 }
 

@@ -13,6 +13,7 @@ const DOCUMENT: &str = include_str!("../../../../docs/protocol.md");
 fn problems() -> Vec<Problem> {
     let retry_after = Duration::from_secs(2);
     vec![
+        Problem::MethodMiscased,
         Problem::KeyMissing,
         Problem::KeyInvalid(KeyFault::Malformed(KeyError::Empty)),
         Problem::KeyInvalid(KeyFault::HopByHop),
@@ -43,6 +44,7 @@ fn problems() -> Vec<Problem> {
 fn case(problem: &Problem) -> &'static str {
     match problem {
         Problem::KeyMissing => "key missing where required",
+        Problem::MethodMiscased => "method in another case than the known one",
         Problem::KeyInvalid(_) => "key malformed, or named by `Connection`",
         Problem::ScopeMissing(_) => "keyed request lacks a part of the scope",
         Problem::Mismatch => "another request under the same key",
