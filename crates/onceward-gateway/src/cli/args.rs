@@ -6,7 +6,7 @@ use clap::builder::NonEmptyStringValueParser;
 use clap::{Arg, ArgAction, ArgMatches, Command};
 use onceward::IdentityChange;
 
-use crate::config::{ConfigErrors, Key, Origin, Problem, Sources, keys, later};
+use crate::config::{ConfigErrors, Form, Key, Origin, Problem, Sources, keys, later};
 
 pub(super) const JSON: &str = "json";
 pub(super) const SCHEMA: &str = "schema";
@@ -104,12 +104,16 @@ fn flag(key: &'static Key) -> Arg {
         Some(default) => format!(" [default: {}]", default.replace(['"', '[', ']'], "")),
         None => String::new(),
     };
-    Arg::new(key.path.as_str())
+    let flag = Arg::new(key.path.as_str())
         .long(key.flag.as_str())
         .value_name(key.placeholder.as_str())
         .help(format!("{}{default}", key.meaning.trim_end_matches('.')))
         .help_heading(heading(&key.path))
-        .action(ArgAction::Append)
+        .action(ArgAction::Append);
+    match key.form {
+        Form::Switch => flag.num_args(0..=1).default_missing_value("true"),
+        Form::Text | Form::Number | Form::Texts | Form::Numbers | Form::Toml => flag,
+    }
 }
 
 fn heading(path: &str) -> &'static str {

@@ -71,11 +71,20 @@ fn scope(document: &Document, say: &mut impl FnMut(&Path, String)) {
         match part {
             ScopeRule::Header(name) => {
                 let text = format!(
-                    "`scope` believes the header {name}: whatever stands in front must set it, and remove the one that a \
-                     client sends, or clients can pretend to be each other"
+                    "`scope_verified` = true relies on the proxy in front for the header {name}: it must set it from a \
+                     caller that it has authenticated, and remove the one that a client sends, or clients can pretend to \
+                     be each other"
                 );
                 say(&path, text);
             }
+            ScopeRule::BasicUser => {
+                let text = "`scope_verified` = true relies on the proxy in front for the user of HTTP Basic: it must check \
+                            the password of every request, or a wrong one gets the stored answers of the right one";
+                say(&path, text.to_owned());
+            }
+            ScopeRule::Authorization | ScopeRule::Fixed(_) => {}
+        }
+        match part {
             ScopeRule::Authorization | ScopeRule::BasicUser if document.secret.is_none() => {
                 let text = format!(
                     "`scope` = \"{part}\" without a `secret`: whoever can read the store can test guesses about who its \
@@ -83,7 +92,7 @@ fn scope(document: &Document, say: &mut impl FnMut(&Path, String)) {
                 );
                 say(&path, text);
             }
-            ScopeRule::Authorization | ScopeRule::BasicUser | ScopeRule::Fixed(_) => {}
+            ScopeRule::Authorization | ScopeRule::BasicUser | ScopeRule::Header(_) | ScopeRule::Fixed(_) => {}
         }
     }
 }

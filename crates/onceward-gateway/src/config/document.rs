@@ -31,6 +31,8 @@ pub(super) struct Document {
     /// What makes a tenant, all parts together. It has no default, because that is a decision.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub scope: Vec<ScopePart>,
+    /// Declares that a proxy in front verifies what `header:NAME` and `basic:user` say. Without it they are refused.
+    pub scope_verified: bool,
     /// Lets several gateways share a store without meeting.
     pub namespace: String,
     /// The format that records are written in, 1 or 2. Without it, new and embedded stores get 2, and a shared store that was
@@ -182,6 +184,7 @@ impl Default for Document {
             store: Store(settings::StoreUrl::Sqlite(PathBuf::from("onceward.db"))),
             cache: None,
             scope: Vec::new(),
+            scope_verified: false,
             namespace: "default".to_owned(),
             record_format: None,
             secret: None,

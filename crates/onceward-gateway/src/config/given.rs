@@ -116,6 +116,7 @@ fn value(key: &Key, texts: &[String]) -> Result<Toml, String> {
     match key.form {
         Form::Text => Ok(Toml::String(last.to_owned())),
         Form::Number => Ok(number(last)),
+        Form::Switch => Ok(last.parse().map_or_else(|_| Toml::String(last.to_owned()), Toml::Boolean)),
         Form::Texts | Form::Numbers => {
             if let ([text], Some(Toml::Array(items))) = (texts, inline(last))
                 && text.trim_start().starts_with('[')

@@ -38,6 +38,8 @@ pub enum Form {
     Text,
     /// A whole number.
     Number,
+    /// `true` or `false`; a flag alone means `true`.
+    Switch,
     /// Separated by commas, or given more than once.
     Texts,
     /// Whole numbers, separated by commas, or given more than once.
@@ -161,6 +163,7 @@ fn form(schema: &Value) -> Form {
         Some(_) => Form::Texts,
         None if has_type(schema, "object") => Form::Toml,
         None if has_type(schema, "integer") && !has_type(schema, "string") => Form::Number,
+        None if has_type(schema, "boolean") => Form::Switch,
         None => Form::Text,
     }
 }
@@ -179,6 +182,7 @@ fn placeholder(path: &str, schema: &Value) -> String {
         (Form::Text, _) if example().is_some_and(|texts| texts.contains(&"30s")) => "TIME",
         (Form::Text, _) => "SIZE",
         (Form::Number, _) => "NUMBER",
+        (Form::Switch, _) => "true|false",
         (Form::Texts, _) => "LIST",
         (Form::Numbers, _) => "STATUSES",
         (Form::Toml, _) => "TOML",

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 
 use onceward::event::Expiry;
-use onceward::http::ScopeRules;
+use onceward::http::{ScopeRule, ScopeRules};
 use onceward::{Identity, RecordFormat, Secret};
 
 use super::document::{Document, LogFormat, Role};
@@ -13,7 +13,7 @@ use super::routes;
 use super::rules::Expire;
 use super::tree::{Node, Path};
 use super::urls::UpstreamUrl;
-use super::values::Time;
+use super::values::{ScopePart, Time};
 use crate::settings;
 use crate::settings::{Admin, Limits, Scheme, Settings, Telemetry, Tls, Token, Upstream};
 
@@ -48,9 +48,9 @@ impl<'a> Findings<'a> {
 /// Said where there is no scope.
 pub(super) const NO_SCOPE: &str = "`scope` is missing. It says what makes a tenant: two requests with the same key are the same operation only within \
 one scope. There is no default, because only you know. Choose, in the file or as a flag:
-    scope = [\"authorization\"]    --scope authorization    each value of the Authorization header: for API keys that stay the same
-    scope = [\"header:X-Tenant\"]  --scope header:X-Tenant  each value of a header: only behind a proxy that sets it
-    scope = [\"basic:user\"]       --scope basic:user       each user of HTTP Basic, whatever the password
+    scope = [\"authorization\"]    --scope authorization    each API key in Authorization: Basic, or Bearer with a token that stays the same
+    scope = [\"header:X-Tenant\"]  --scope header:X-Tenant  each value of a header, which a proxy in front sets: needs scope_verified = true
+    scope = [\"basic:user\"]       --scope basic:user       each user of HTTP Basic, whom a proxy in front verifies: needs scope_verified = true
     scope = [\"fixed:everyone\"]   --scope fixed:everyone   all callers share one: whoever knows a key and its payload gets the answer
   Several together are one scope. (jwt:CLAIM and auth:NAME follow in a later version.)";
 
@@ -61,9 +61,11 @@ pub(super) fn settings(
     variables: &BTreeMap<String, String>,
 ) -> Result<Settings, ConfigErrors> {
     let mut findings = Findings::new(tree);
-    let scope = ScopeRules::parse(
-        document.scope.iter().map(ToString::to_string).collect::<Vec<_>>().iter().map(String::as_str),
-    );
+    let parts: Vec<String> = document.scope.iter().map(ToString::to_string).collect();
+    let parts = parts.iter().map(String::as_str);
+    let scope =
+        if document.scope_verified { ScopeRules::parse_verified(parts) } else { ScopeRules::parse(parts) };
+    unverified(document, &mut findings);
     identity(document, &mut findings);
     listeners(document, &mut findings);
     let secret = secret(document, variables, &mut findings);
@@ -108,6 +110,33 @@ pub(super) fn settings(
             otlp: document.traces.otlp.as_ref().map(|url| url.0.clone()),
         },
     })
+}
+
+/// Tells about each part that nothing verifies. The library refuses them too, but knows no lines of a file.
+fn unverified(document: &Document, findings: &mut Findings<'_>) {
+    if document.scope_verified {
+        return;
+    }
+    for (index, ScopePart(rule)) in document.scope.iter().enumerate() {
+        let (believes, front) = match rule {
+            ScopeRule::Header(name) => (
+                "takes what a client sends, so that one client could get the stored answers of another, and occupy its keys",
+                format!("authenticates every caller and sets {name}, or removes it"),
+            ),
+            ScopeRule::BasicUser => (
+                "does not look at the password, so that a wrong one would get the stored answers of the right one, and could \
+                 occupy its keys",
+                "checks every password".to_owned(),
+            ),
+            ScopeRule::Authorization | ScopeRule::Fixed(_) => continue,
+        };
+        let path = Path::of("scope").at(index);
+        let text = format!(
+            "`{path}` = \"{rule}\" {believes}: put a proxy in front that {front}, and write scope_verified = true; or use \
+             \"authorization\", which needs no proxy"
+        );
+        findings.at(&path, text);
+    }
 }
 
 fn identity(document: &Document, findings: &mut Findings<'_>) {

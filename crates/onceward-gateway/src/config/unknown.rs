@@ -8,7 +8,10 @@ use super::tree::{Node, Path, Value};
 
 /// Keys that the design has and this version has not: whoever writes one is told so, and what to do instead.
 pub(super) const LATER: [(&str, &str); 3] = [
-    ("auth_url", "let a proxy in front authorise and set a header, and use scope = [\"header:NAME\"]"),
+    (
+        "auth_url",
+        "let a proxy in front authorise and set a header, and use scope = [\"header:NAME\"] with scope_verified = true",
+    ),
     ("webhooks", "let whoever receives the webhook resolve the operation through the operations API"),
     ("routes.reconcile", "operations of unknown outcome wait for a verdict through the operations API"),
 ];

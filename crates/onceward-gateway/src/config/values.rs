@@ -137,7 +137,7 @@ impl Text for ScopePart {
         if let Some(("jwt" | "auth", _)) = text.split_once(':') {
             return Err(format!(
                 "is {text:?}, which is not in this version yet: let the proxy in front verify the token and set a \
-                 header, and use \"header:NAME\""
+                 header, and use \"header:NAME\" with scope_verified = true"
             ));
         }
         text.parse().map(Self).map_err(|error: onceward::http::ScopeRuleError| format!("is wrong: {error}"))

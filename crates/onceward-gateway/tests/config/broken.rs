@@ -33,6 +33,7 @@ fn values_of_the_wrong_kind_are_all_told_at_once() {
     insta::assert_snapshot!(transcript(&[
         "scope = [\"authorisation\", \"auth:tenant\", 5, \"header:\"]\n",
         "scope = \"authorization\"\n",
+        "scope = [\"basic:user\"]\nscope_verified = \"yes\"\n",
         "scope = [\"authorization\"]\nlisten = 8420\nupstream = \"127.0.0.1:3000\"\nstore = \"onceward.db\"\nnamespace = 7\n\
          [admin]\nlisten = \":8421\"\n",
         "scope = [\"authorization\"]\n[defaults]\ntimeout = 30\nretention = \"7 dys\"\nmax_request_body = \"1MB\"\n\
@@ -58,6 +59,8 @@ fn combinations_that_are_impossible_are_told_with_what_to_write_instead() {
         "scope = [\"authorization\"]\nupstream = \"http://127.0.0.1:8421/v1\"\n",
         "scope = [\"authorization\"]\nlisten = \"0.0.0.0:80\"\nupstream = \"http://localhost\"\n",
         "scope = [\"header:Idempotency-Key\"]\n",
+        "scope = [\"authorization\", \"header:X-Tenant\", \"basic:user\"]\n",
+        "scope = [\"basic:user\"]\nscope_verified = false\n",
         "scope = [\"authorization\"]\n[limits]\nbuffered_bytes = \"1KiB\"\n[[routes]]\nmatch = \"POST /a\"\nmax_request_body = \"512\"\n",
         "scope = [\"authorization\"]\n[tls]\ncertificate = \"a.pem\"\n",
         "scope = [\"authorization\"]\n[tls]\nkey = \"a.pem\"\n[upstream_tls]\nca = \"ca.pem\"\n",

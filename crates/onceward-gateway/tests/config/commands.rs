@@ -73,11 +73,10 @@ fn check_tells_everything_in_plain_language() {
     let store = format!("sqlite:{}", folder.path().join("x.db").display());
     let upstream = TcpListener::bind("127.0.0.1:0").unwrap();
     let upstream = format!("http://{}", upstream.local_addr().unwrap());
-    let fine = ["check", "--scope", "header:X-Tenant", "--store", &store, "--upstream", &upstream];
+    let fine = ["check", "--scope", "authorization", "--store", &store, "--upstream", &upstream];
     let output = onceward(&fine);
     assert_eq!(output.status.code(), Some(0), "{}", out(&output));
     assert!(out(&output).contains("will be made at the first start"), "{}", out(&output));
-    assert!(out(&output).contains("must set it"), "{}", out(&output));
 
     let output = onceward(&[
         "check",
@@ -107,6 +106,40 @@ fn check_tells_everything_in_plain_language() {
     );
 }
 
+#[test]
+fn check_refuses_a_scope_that_nothing_verifies_and_reminds_of_what_a_declared_one_relies_on() {
+    let folder = tempfile::tempdir().unwrap();
+    let store = format!("sqlite:{}", folder.path().join("x.db").display());
+    let check = |scope: &str, verified: &[&str]| {
+        onceward(&[&["check", "--store", &store, "--scope", scope][..], verified].concat())
+    };
+    for (scope, relied_on) in [
+        ("header:X-Tenant", "for the header x-tenant: it must set it"),
+        ("basic:user", "it must check the password"),
+    ] {
+        let refused = check(scope, &[]);
+        assert_eq!(refused.status.code(), Some(1), "{}", out(&refused));
+        assert!(out(&refused).contains("write scope_verified = true"), "{}", out(&refused));
+        for verified in [&["--scope-verified"][..], &["--scope-verified", "true"]] {
+            let output = check(scope, verified);
+            assert_eq!(output.status.code(), Some(0), "{}", out(&output));
+            let said = out(&output);
+            assert!(said.contains("`scope_verified` = true relies on the proxy in front"), "{said}");
+            assert!(said.contains(relied_on), "{said}");
+        }
+    }
+    let harmless = check("authorization", &["--scope-verified"]);
+    assert_eq!(harmless.status.code(), Some(0));
+    assert!(!out(&harmless).contains("scope_verified"), "{}", out(&harmless));
+    let unclear = onceward(&["config", "--scope", "authorization", "--scope-verified", "maybe"]);
+    assert_eq!(unclear.status.code(), Some(2));
+    assert!(
+        err(&unclear).contains("--scope-verified") && err(&unclear).contains("true or false"),
+        "{}",
+        err(&unclear)
+    );
+}
+
 #[tokio::test]
 async fn check_finds_a_store_of_another_identity_and_one_that_is_in_use() {
     let folder = tempfile::tempdir().unwrap();
@@ -130,7 +163,7 @@ async fn check_finds_a_store_of_another_identity_and_one_that_is_in_use() {
     let same = onceward(&["check", "--scope", "authorization", "--store", &url]);
     assert_eq!(same.status.code(), Some(0), "{}", out(&same));
     assert!(out(&same).contains("those that the store was used with"), "{}", out(&same));
-    let other = onceward(&["check", "--scope", "basic:user", "--store", &url]);
+    let other = onceward(&["check", "--scope", "basic:user", "--scope-verified", "--store", &url]);
     assert_eq!(other.status.code(), Some(1), "{}", out(&other));
     assert!(out(&other).contains("another scope or secret"), "{}", out(&other));
 }

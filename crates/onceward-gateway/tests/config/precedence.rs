@@ -49,7 +49,8 @@ fn lists_are_given_with_commas_or_again_and_again_or_as_toml() {
         &["authorization", "header:X-Tenant"],
         &["[\"authorization\", \"header:X-Tenant\"]"],
     ] {
-        let settings = Given { flags: &[("scope", scope)], ..Given::default() }.load().unwrap().settings;
+        let flags: &[(&str, &[&str])] = &[("scope", scope), ("scope_verified", &["true"])];
+        let settings = Given { flags, ..Given::default() }.load().unwrap().settings;
         assert_eq!(settings.scope.to_string(), "authorization,header:x-tenant");
     }
     let given = Given {

@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use crate::harness::{Gateway, Request, total};
+use crate::harness::{Gateway, Request, onceward, total};
 use crate::ledger::Ledger;
 
 fn start(folder: &Path, ledger: &Ledger, arguments: &[&str]) -> Gateway {
@@ -33,11 +33,15 @@ async fn two_tenants_with_one_key_and_one_body_are_executed_apart_and_learn_noth
     assert_eq!(gateway.send(status(a)).await.json()["state"], "completed");
 }
 
+/// As behind a proxy that verifies the user, and sets the tenant.
+const VERIFIED: &[&str] =
+    &["--scope", "header:x-tenant", "--scope", "basic:user", "--scope-verified", "true"];
+
 #[tokio::test]
 async fn a_request_that_lacks_any_part_of_the_scope_is_401_and_nothing_is_looked_up() {
     let folder = tempfile::tempdir().unwrap();
     let ledger = Ledger::start(folder.path());
-    let gateway = start(folder.path(), &ledger, &["--scope", "header:x-tenant", "--scope", "basic:user"]);
+    let gateway = start(folder.path(), &ledger, VERIFIED);
     let (tenant, user) = (("x-tenant", "a"), ("authorization", "Basic YWxpY2U6c2VjcmV0"));
     let whole = Request::charge("k").header(tenant.0, tenant.1).header(user.0, user.1);
     assert_eq!(gateway.send(whole.clone()).await.status, 201);
@@ -58,7 +62,7 @@ async fn a_request_that_lacks_any_part_of_the_scope_is_401_and_nothing_is_looked
         assert_eq!(gateway.send(other).await.body, known.body, "{request:?}");
     }
     let password = Request::charge("k").header(tenant.0, tenant.1).header(user.0, "Basic YWxpY2U6b3RoZXI=");
-    assert!(gateway.send(password).await.is_replayed(), "only the user makes the tenant");
+    assert!(gateway.send(password).await.is_replayed(), "the proxy in front verified the password");
     // Without a key nobody needs a scope.
     assert_eq!(gateway.send(Request::new("POST", "/charges").body("{}")).await.status, 201);
     assert_eq!(ledger.count(), 2);
@@ -77,6 +81,59 @@ async fn a_json_web_token_as_a_tenant_is_401_with_the_advice_what_to_use() {
     assert!(detail.contains("jwt:sub"), "{detail}");
     assert!(!answer.text().contains("eyJ"), "{answer:?}");
     assert_eq!(ledger.count(), 0);
+}
+
+#[test]
+fn a_scope_that_only_the_client_vouches_for_is_refused_before_anything_is_served() {
+    let folder = tempfile::tempdir().unwrap();
+    for (scope, why) in [
+        ("basic:user", "password"),
+        ("header:x-tenant", "x-tenant"),
+        ("authorization,header:x-tenant", "x-tenant"),
+    ] {
+        for verified in [&[][..], &["--scope-verified", "false"]] {
+            let mut command = Gateway::to(folder.path(), "http://127.0.0.1:1");
+            let (code, said) = Gateway::refused(command.args(["--scope", scope]).args(verified));
+            assert_eq!(code, Some(2), "{scope}: {said}");
+            for word in ["--scope", why, "scope_verified = true", "\"authorization\"", "proxy"] {
+                assert!(said.contains(word), "{word} is not in {said}");
+            }
+        }
+        let check = onceward(folder.path()).args(["check", "--scope", scope]).output().unwrap();
+        let said = String::from_utf8(check.stdout).unwrap();
+        assert_eq!(check.status.code(), Some(1), "{said}");
+        assert!(said.contains("scope_verified = true"), "{said}");
+    }
+    assert_eq!(std::fs::read_dir(folder.path()).unwrap().count(), 0, "nothing was made");
+}
+
+#[tokio::test]
+async fn a_verified_scope_is_declared_by_flag_variable_or_file() {
+    let folder = tempfile::tempdir().unwrap();
+    let ledger = Ledger::start(folder.path());
+    let charge = || Request::charge("k").header("x-tenant", "a");
+    std::fs::write(folder.path().join("my.toml"), "scope = [\"header:x-tenant\"]\nscope_verified = true\n")
+        .unwrap();
+    let upstream = format!("http://{}", ledger.address);
+    for (replayed, arguments, variable) in [
+        (false, &["--scope", "header:x-tenant", "--scope-verified", "true"][..], None),
+        (true, &["--scope-verified", "--scope", "header:x-tenant"], None),
+        (true, &["--scope", "header:x-tenant"], Some("true")),
+        (true, &["--config", "my.toml"], None),
+    ] {
+        let mut command = Gateway::to(folder.path(), &upstream);
+        command.args(arguments).envs(variable.map(|value| ("ONCEWARD_SCOPE_VERIFIED", value)));
+        let mut gateway = Gateway::spawn(&mut command);
+        let answer = gateway.send(charge()).await;
+        assert_eq!((answer.status, answer.is_replayed()), (201, replayed), "{arguments:?}: {answer:?}");
+        gateway.kill();
+    }
+    assert_eq!(ledger.count(), 1);
+    // Where nothing has to be verified, it changes nothing.
+    let other = tempfile::tempdir().unwrap();
+    let mut command = Gateway::to(other.path(), &upstream);
+    let gateway = Gateway::spawn(command.args(["--scope", "authorization", "--scope-verified", "true"]));
+    assert_eq!(gateway.send(charge()).await.status, 401);
 }
 
 #[tokio::test]

@@ -16,10 +16,18 @@ use crate::{Scope, Secret};
 ///
 /// There is no default, because what makes a tenant is a decision. The text form is what [`Identity`](crate::Identity)
 /// wants to be told, so that a change of the rule is noticed.
+/// A tenant is only as safe as the check of who it is. `authorization` takes the whole credential into the scope, so that
+/// a wrong one is another tenant. `header:NAME` and `basic:user` take a name that any client can send. They are for services
+/// behind something that has verified that name, which [`parse_verified`](Self::parse_verified) declares.
+///
 ///
 /// ```
 /// use onceward::http::ScopeRules;
-/// let rules = ScopeRules::parse(["header:X-Tenant", "authorization"])?;
+/// let rules = ScopeRules::parse(["authorization"])?;
+/// assert_eq!(rules.to_string(), "authorization");
+/// assert!(ScopeRules::parse(["header:X-Tenant"]).is_err());
+/// // A proxy in front authenticates the caller, and sets X-Tenant itself.
+/// let rules = ScopeRules::parse_verified(["header:X-Tenant", "authorization"])?;
 /// assert_eq!(rules.to_string(), "header:x-tenant,authorization");
 /// assert!(ScopeRules::parse(["jwt:sub"]).is_err());
 /// # Ok::<(), onceward::http::ScopeRuleError>(())
@@ -30,11 +38,11 @@ pub struct ScopeRules(Vec<ScopeRule>);
 /// One part of a scope.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum ScopeRule {
-    /// `header:NAME`: the header's value. Only behind a proxy that sets it, because a client can send any.
+    /// `header:NAME`: the header's value. Must be verified: a client can send any.
     Header(HeaderName),
     /// `authorization`: a hash of the Authorization header, for API keys that stay the same.
     Authorization,
-    /// `basic:user`: the user name of HTTP Basic, whatever the password.
+    /// `basic:user`: the user name of HTTP Basic, whatever the password. Must be verified: the password is not looked at.
     BasicUser,
     /// `fixed:NAME`: everyone shares one scope, so whoever knows a key and its payload gets the stored answer.
     Fixed(Box<str>),
@@ -72,6 +80,14 @@ pub enum ScopeRuleError {
     )]
     TheKey {
         /// As given.
+        rule: String,
+    },
+    /// Nothing was declared to verify it.
+    #[error(
+        "{rule:?} is believed without a password or signature, so that a client that sends another's name would get the other's stored answers and could occupy its keys: use \"authorization\", or declare with ScopeRules::parse_verified that something in front verifies it"
+    )]
+    Unverified {
+        /// The rule.
         rule: String,
     },
     /// Longer than a scope may be.
@@ -124,13 +140,26 @@ const LONGEST_PLAIN_BYTES: usize = 100;
 const HASHED: &str = "sha256-";
 
 impl ScopeRules {
-    /// Reads the rules.
+    /// Reads rules that need nobody in front. Refuses `header:NAME` and `basic:user`.
     pub fn parse<'a>(rules: impl IntoIterator<Item = &'a str>) -> Result<Self, ScopeRuleError> {
         let rules: Vec<ScopeRule> = rules.into_iter().map(str::parse).collect::<Result<_, _>>()?;
         if rules.is_empty() { Err(ScopeRuleError::None) } else { Ok(Self(rules)) }
     }
 
     /// The scope of a request.
+        let rules = Self::parse_verified(rules)?;
+        match rules.0.iter().find(|rule| rule.needs_verification()) {
+            Some(rule) => Err(ScopeRuleError::Unverified { rule: rule.to_string() }),
+            None => Ok(rules),
+        }
+    }
+
+    /// Reads rules, and declares that something in front of the layer verifies what each of them takes from a request.
+    ///
+    /// For `header:NAME` that is a proxy or a layer that authenticates the caller, sets the header itself and removes the one
+    /// that the client sent. For `basic:user` it is one that refuses a wrong password. Without it, a client that sends
+    /// another's name gets the other's stored answers, and can occupy its keys.
+    pub fn parse_verified<'a>(rules: impl IntoIterator<Item = &'a str>) -> Result<Self, ScopeRuleError> {
     pub(super) fn scope_of(
         &self,
         headers: &HeaderMap,
@@ -195,6 +224,14 @@ impl ScopeRule {
             Self::Fixed(name) => Ok(name.to_string()),
             Self::Header(name) => Ok(plain_or_hashed(only(headers, name)?, secret)),
             Self::Authorization => {
+    /// Whether it takes what any client can send, so that something in front must verify it.
+    fn needs_verification(&self) -> bool {
+        match self {
+            Self::Header(_) | Self::BasicUser => true,
+            Self::Authorization | Self::Fixed(_) => false,
+        }
+    }
+
                 let value = only(headers, &AUTHORIZATION)?;
                 if is_jwt_bearer(value) {
                     return Err(ScopeMissing::Refreshable);
@@ -274,7 +311,7 @@ mod tests {
     }
 
     fn scope(rules: &[&str], lines: &[(&'static str, &str)]) -> Result<Scope, ScopeMissing> {
-        ScopeRules::parse(rules.iter().copied()).unwrap().scope_of(&headers(lines), None)
+        ScopeRules::parse_verified(rules.iter().copied()).unwrap().scope_of(&headers(lines), None)
     }
 
     #[test]
@@ -299,6 +336,33 @@ mod tests {
         let rules = ScopeRules::parse(["authorization"]).unwrap();
         assert_ne!(rules.scope_of(&headers(&lines), Some(&secret)).unwrap(), plain);
     }
+    #[test]
+    fn rules_that_any_client_can_meet_must_be_declared_verified() {
+        for rules in [&["basic:user"][..], &["header:x-tenant"], &["authorization", "header:x-tenant"]] {
+            let refused = ScopeRules::parse(rules.iter().copied()).unwrap_err();
+            assert!(matches!(refused, ScopeRuleError::Unverified { .. }), "{refused}");
+            assert!(refused.to_string().contains("parse_verified"), "{refused}");
+            let verified = ScopeRules::parse_verified(rules.iter().copied()).unwrap();
+            assert_eq!(verified.to_string(), rules.join(","));
+        }
+        let declared_in_vain = ScopeRules::parse_verified(["authorization"]);
+        assert_eq!(declared_in_vain, ScopeRules::parse(["authorization"]));
+    }
+
+    /// Stores hold keys under these names: another hash would forget them.
+    #[test]
+    fn the_common_spelling_of_a_credential_keeps_its_name() {
+        let of = |value: &str| scope(&["authorization"], &[("authorization", value)]).unwrap();
+        assert_eq!(
+            of("Bearer sk_live_1").as_str(),
+            "sha256-49069bf87ab60b329153a730f8224b5b922f36f839c8c97046d55313a3380d2f"
+        );
+        assert_eq!(
+            of("Basic YWxpY2U6c2VjcmV0").as_str(),
+            "sha256-9fc2b6074fbd488b35360640e9967629db0b4b416d724a7a0af692ba7c72a714"
+        );
+    }
+
 
     #[test]
     fn a_json_web_token_is_refused_and_what_only_looks_a_little_like_one_is_not() {

@@ -102,7 +102,7 @@ async fn world_on(store: impl Store, policy: Policy) -> World {
 }
 
 async fn world_with(store: impl Store, options: EngineOptions, policy: Policy) -> World {
-    let scope = ScopeRules::parse(["header:x-tenant"]).unwrap();
+    let scope = ScopeRules::parse_verified(["header:x-tenant"]).unwrap();
     let identity = Identity::new("tests", &scope.to_string()).unwrap();
     let engine = Engine::open(Arc::new(store), identity, options).await.unwrap();
     World { engine, routes: Routes::new(policy).unwrap(), scope, upstream: Upstream::default() }

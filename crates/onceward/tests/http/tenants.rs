@@ -5,7 +5,7 @@ use onceward::http::{Policy, ScopeRules};
 use super::{World, post, with, without, world};
 
 async fn scoped(rules: &[&str]) -> World {
-    let scope = ScopeRules::parse(rules.iter().copied()).unwrap();
+    let scope = ScopeRules::parse_verified(rules.iter().copied()).unwrap();
     World { scope, ..world(Policy::default()).await }
 }
 
