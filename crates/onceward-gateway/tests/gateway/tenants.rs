@@ -83,6 +83,97 @@ async fn a_json_web_token_as_a_tenant_is_401_with_the_advice_what_to_use() {
     assert_eq!(ledger.count(), 0);
 }
 
+/// What boto3 sends: the same request at another second has another signature.
+fn aws(second: u8, signature: &str) -> String {
+    format!(
+        "AWS4-HMAC-SHA256 Credential=AKIDEXAMPLE/20261118/eu-central-1/execute-api/aws4_request, \
+         SignedHeaders=host;idempotency-key;x-amz-date;date-{second}, Signature={}",
+        signature.repeat(32)
+    )
+}
+
+#[tokio::test]
+async fn a_request_that_is_signed_anew_with_every_try_is_401_and_never_executed() {
+    let folder = tempfile::tempdir().unwrap();
+    let ledger = Ledger::start(folder.path());
+    let gateway = start(folder.path(), &ledger, &["--scope", "authorization"]);
+    for credential in [aws(1, "1f"), aws(2, "a0")] {
+        let answer = gateway.send(Request::charge("k").header("authorization", &credential)).await;
+        assert_eq!(answer.told(), (401, "idempotency_scope_missing".to_owned()), "{answer:?}");
+        assert_eq!(answer.json()["next_action"], "fix_request");
+        let detail = answer.json()["detail"].as_str().unwrap().to_owned();
+        assert!(detail.contains("Authorization"), "{detail}");
+        for sent in ["AWS4", "AKIDEXAMPLE", "1f1f", "a0a0"] {
+            assert!(!answer.text().contains(sent), "{answer:?}");
+        }
+    }
+    assert_eq!(ledger.count(), 0);
+    assert_eq!(total(&gateway, "api_idempotency_scope_missing_total").await, 2.0);
+    // The operator learns what to configure, once, and nothing of what was sent.
+    let log = gateway.stop();
+    let advice: Vec<&str> = log.lines().filter(|line| line.contains("scope_verified")).collect();
+    assert_eq!(advice.len(), 1, "{log}");
+    assert!(!log.contains("AKIDEXAMPLE") && !log.contains("1f1f"), "{log}");
+}
+
+#[tokio::test]
+async fn only_basic_and_bearer_with_an_opaque_token_make_a_tenant() {
+    let folder = tempfile::tempdir().unwrap();
+    let ledger = Ledger::start(folder.path());
+    let gateway = start(folder.path(), &ledger, &["--scope", "authorization"]);
+    let refused = [
+        "Digest username=\"ada\", realm=\"a\", nonce=\"dcd98b71\", uri=\"/charges\", response=\"6629fae4\"",
+        "OAuth oauth_consumer_key=\"a\", oauth_nonce=\"kllo9940\", oauth_signature=\"tR3%2BTy81\"",
+        "DPoP Kz~8mXK1EalYznwH-LC-1fBAo.4Ljp~zsPE_NeO.gxU",
+        "Hawk id=\"dh37\", ts=\"1353832234\", nonce=\"j4h3g2\", mac=\"6R4rV5iE+NPoym+WwjeHzjAGXUtLNIxmo1vpMofpLAE=\"",
+        "Signature keyId=\"a\",algorithm=\"hs2019\",signature=\"SGVsbG8=\"",
+        "Negotiate YIIJvwYGKwYBBQUC",
+        "NTLM TlRMTVNTUAABAAAA",
+        "Frobnicate sk_live_1",
+        "sk_live_1",
+        "Bearer",
+        "bearer ",
+        "Basic",
+        "Bearer sk_live_1 nonce=7",
+        "Bearer token=\"sk_live_1\",nonce=\"7\"",
+        "Bearersk_live_1",
+        "\"Bearer\" sk_live_1",
+    ];
+    for credential in refused {
+        let answer = gateway.send(Request::charge("k").header("authorization", credential)).await;
+        assert_eq!(answer.told(), (401, "idempotency_scope_missing".to_owned()), "{credential}: {answer:?}");
+        let text = answer.text();
+        for word in credential.split([' ', '=', '"']).filter(|word| word.len() > 6) {
+            assert!(word == "Bearer" || !text.contains(word), "{word} is repeated: {text}");
+        }
+    }
+    assert_eq!(ledger.count(), 0);
+    for credential in ["Bearer sk_live_1", "Bearer 17|laravel:token+/=", "Basic YWxpY2U6c2VjcmV0"] {
+        for replayed in [false, true] {
+            let answer = gateway.send(Request::charge("k").header("authorization", credential)).await;
+            assert_eq!((answer.status, answer.is_replayed()), (201, replayed), "{credential}: {answer:?}");
+        }
+    }
+    assert_eq!(ledger.count(), 3);
+}
+
+#[tokio::test]
+async fn another_spelling_of_the_same_credential_is_the_same_tenant() {
+    let folder = tempfile::tempdir().unwrap();
+    let ledger = Ledger::start(folder.path());
+    let gateway = start(folder.path(), &ledger, &["--scope", "authorization"]);
+    let charge = |credential| Request::charge("k").header("authorization", credential);
+    assert_eq!(gateway.send(charge("Bearer sk_live_1")).await.status, 201);
+    for credential in ["bearer sk_live_1", "BEARER   sk_live_1", "Bearer\tsk_live_1", " Bearer sk_live_1 "] {
+        assert!(gateway.send(charge(credential)).await.is_replayed(), "{credential}");
+    }
+    assert_eq!(gateway.send(charge("Basic YWxpY2U6c2VjcmV0")).await.status, 201);
+    assert!(gateway.send(charge("basic  YWxpY2U6c2VjcmV0")).await.is_replayed());
+    // The case of a token counts.
+    assert!(!gateway.send(charge("Bearer SK_LIVE_1")).await.is_replayed());
+    assert_eq!(ledger.count(), 3);
+}
+
 #[test]
 fn a_scope_that_only_the_client_vouches_for_is_refused_before_anything_is_served() {
     let folder = tempfile::tempdir().unwrap();

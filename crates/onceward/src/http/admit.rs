@@ -85,10 +85,7 @@ fn ticket(
         (Ok(None), KeyRule::Required) => return Err((Problem::KeyMissing, Observation::KeyMissing)),
         (Err(fault), _) => return Err((Problem::KeyInvalid(fault), Observation::KeyInvalid)),
     };
-    let scope = shared
-        .scope
-        .scope_of(headers, shared.engine.secret())
-        .map_err(|missing| (Problem::ScopeMissing(missing), Observation::ScopeMissing))?;
+    let scope = scope(shared, headers).map_err(|problem| (problem, Observation::ScopeMissing))?;
     let scope = match policy.mode {
         Mode::Enforce => scope,
         // Where no protected operation can meet it.
@@ -96,6 +93,16 @@ fn ticket(
     };
     let attach = attach(policy, headers);
     Ok(Some(Ticket { policy: policy.clone(), route: route.clone(), scope, key, attach }))
+}
+
+/// Whose key it is. Where only the operator can help, the log says how; nothing of the request is in it.
+fn scope(shared: &Shared, headers: &HeaderMap) -> Result<Scope, Problem> {
+    shared.scope.scope_of(headers, shared.engine.secret()).map_err(|missing| {
+        if let Some(advice) = shared.advice.first_about(&missing) {
+            tracing::warn!("a keyed request has no usable scope (this is said once): {advice}");
+        }
+        Problem::ScopeMissing(missing)
+    })
 }
 
 fn key_of(headers: &HeaderMap, policy: &Policy) -> Result<Option<Key>, KeyFault> {
@@ -129,9 +136,9 @@ fn attach(policy: &Policy, headers: &HeaderMap) -> Duration {
 /// Whoever asks after a key shows whose it is, as with every other request. What is no key was never used.
 fn status(shared: &Shared, headers: &HeaderMap, key: &str) -> Admission {
     let refuse = |problem| Admission::Refuse(problem, Flavor::Ietf, shared.routes.no_name().clone());
-    let scope = match shared.scope.scope_of(headers, shared.engine.secret()) {
+    let scope = match scope(shared, headers) {
         Ok(scope) => scope,
-        Err(missing) => return refuse(Problem::ScopeMissing(missing)),
+        Err(problem) => return refuse(problem),
     };
     let key = String::from_utf8(percent_decode(key).into_owned()).ok().and_then(|key| Key::new(&key).ok());
     key.map_or_else(|| refuse(Problem::KeyNotFound), |key| Admission::Status(scope, key))

@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use tower_layer::Layer;
 
+use super::advice::Advice;
 use super::classify::Unsure;
 use super::held::{HELD_BYTES, Room};
 use super::routes::Routes;
@@ -31,6 +32,7 @@ pub(super) struct Shared {
     pub links: Links,
     pub room: Arc<Room>,
     pub body_patience: Duration,
+    pub advice: Arc<Advice>,
 }
 
 /// Enough for the largest default body over a slow mobile line, and an end for whoever sends a byte now and then.
@@ -114,7 +116,8 @@ impl IdempotencyLayer {
         let links = Links::new("").ok_or_else(|| LayerError::BaseUrl { url: String::new() })?;
         let largest = routes.policies().map(|(_, _, policy)| policy.max_request_body).max().unwrap_or(0);
         let room = Room::new(HELD_BYTES.max(largest));
-        let shared = Shared { engine, scope, routes, links, room, body_patience: BODY_PATIENCE };
+        let advice = Arc::default();
+        let shared = Shared { engine, scope, routes, links, room, body_patience: BODY_PATIENCE, advice };
         Ok(Self { shared: Arc::new(shared), on_error: Arc::new(Unsure) })
     }
 }

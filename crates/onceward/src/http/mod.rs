@@ -57,17 +57,19 @@
 //! ```
 
 mod admit;
+mod advice;
 mod body;
 mod classify;
 mod close_delimited;
+mod credential;
 mod exchange;
 mod future;
 mod handled;
 mod held;
 mod layer;
+mod method;
 mod path;
 mod policy;
-mod method;
 mod problem;
 mod reply;
 mod routes;
@@ -84,9 +86,9 @@ pub use self::close_delimited::{CloseDelimited, EndsWithConnection};
 pub use self::future::ResponseFuture;
 pub use self::handled::{Handled, How};
 pub use self::layer::{IdempotencyLayer, LayerError};
+pub use self::method::is_miscased;
 pub use self::policy::{Flavor, InProgress, KeyRule, Mode, Policy, PolicyError, SetCookie, StoreDown};
 pub use self::problem::{Answerless, KeyFault, NextAction, Problem, Told};
-pub use self::method::is_miscased;
 pub use self::routes::{Routes, RoutesError};
 pub use self::scope::{ScopeMissing, ScopeRule, ScopeRuleError, ScopeRules};
 pub use self::service::Idempotency;

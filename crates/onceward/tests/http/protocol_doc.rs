@@ -18,6 +18,7 @@ fn problems() -> Vec<Problem> {
         Problem::KeyInvalid(KeyFault::Malformed(KeyError::Empty)),
         Problem::KeyInvalid(KeyFault::HopByHop),
         Problem::ScopeMissing(ScopeMissing::NotBasic),
+        Problem::ScopeMissing(ScopeMissing::Changing),
         Problem::Mismatch,
         Problem::InProgress { retry_after },
         Problem::Accepted { retry_after, location: "/there".to_owned() },
@@ -43,10 +44,12 @@ fn problems() -> Vec<Problem> {
 /// What the document calls it.
 fn case(problem: &Problem) -> &'static str {
     match problem {
-        Problem::KeyMissing => "key missing where required",
         Problem::MethodMiscased => "method in another case than the known one",
+        Problem::KeyMissing => "key missing where required",
         Problem::KeyInvalid(_) => "key malformed, or named by `Connection`",
-        Problem::ScopeMissing(_) => "keyed request lacks a part of the scope",
+        Problem::ScopeMissing(_) => {
+            "keyed request lacks a part of the scope, or has one that changes with every try"
+        }
         Problem::Mismatch => "another request under the same key",
         Problem::InProgress { .. } => "still running",
         Problem::Accepted { .. } => "still running, route answers `accepted`",

@@ -52,3 +52,32 @@ async fn a_fixed_scope_is_shared_by_everyone() {
     world.send(without(post("k", "{}"), "x-tenant")).await;
     assert!(world.send(post("k", "{}")).await.is_replay());
 }
+
+#[tokio::test(start_paused = true)]
+async fn a_credential_that_is_made_anew_for_every_try_is_refused_and_not_repeated() {
+    let world = scoped(&["authorization"]).await;
+    let aws = |signature: &str| {
+        format!(
+            "AWS4-HMAC-SHA256 Credential=AKIDEXAMPLE/20261118/eu-central-1/execute-api/aws4_request, \
+             SignedHeaders=host;x-amz-date, Signature={signature}"
+        )
+    };
+    for credential in [aws("1f1f1f1f"), aws("a0a0a0a0"), "DPoP opaque1".to_owned(), "sk_live_1".to_owned()] {
+        let got = world.send(with(post("k", "{}"), "authorization", &credential)).await;
+        assert_eq!(got.problem(), (401, "idempotency_scope_missing".to_owned()));
+        let text = String::from_utf8_lossy(&got.body).into_owned();
+        for sent in ["AWS4", "AKID", "1f1f", "DPoP", "opaque1", "sk_live"] {
+            assert!(!text.contains(sent), "{text}");
+        }
+    }
+    assert_eq!(world.ledger(), 0);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_new_proof_beside_the_same_token_is_the_same_operation() {
+    let world = scoped(&["authorization"]).await;
+    let proven = |proof| with(with(post("k", "{}"), "authorization", "Bearer opaque"), "dpop", proof);
+    assert_eq!(world.send(proven("eyJh.a.b")).await.status, 201);
+    assert!(world.send(proven("eyJh.a.c")).await.is_replay());
+    assert_eq!(world.ledger(), 1);
+}

@@ -1,0 +1,168 @@
+//! What an Authorization header says about its caller, as far as that stays the same from try to try.
+//!
+//! Most schemes sign each request or answer a challenge, so a retry carries another value. Under such a value the retry
+//! would be a new operation. Only `Bearer` with an opaque token and `Basic` repeat theirs, and everything else is refused,
+//! schemes that nobody here has heard of included.
+
+use std::borrow::Cow;
+
+use base64::Engine as _;
+use base64::alphabet::URL_SAFE;
+use base64::engine::general_purpose::STANDARD;
+use base64::engine::{DecodePaddingMode, GeneralPurpose, GeneralPurposeConfig};
+
+/// Why a credential cannot name a tenant.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Unusable {
+    /// It is neither Basic nor Bearer with one token.
+    Changing,
+    /// It holds a JSON Web Token.
+    Refreshed,
+}
+
+/// The header's value in the one spelling that is hashed: `Bearer TOKEN` or `Basic TOKEN`. That is the spelling of nearly all
+/// clients, so that their values are hashed as they came.
+pub(super) fn stable(value: &[u8]) -> Result<Cow<'_, [u8]>, Unusable> {
+    let (scheme, token) = parts(value);
+    let canonical: &[u8] = if scheme.eq_ignore_ascii_case(b"bearer") {
+        b"Bearer "
+    } else if scheme.eq_ignore_ascii_case(b"basic") {
+        b"Basic "
+    } else {
+        return Err(Unusable::Changing);
+    };
+    // Parameters, and several credentials in one line, have other characters than a token.
+    if token.is_empty() || token.iter().any(|byte| matches!(byte, b' ' | b'\t' | b',' | b'"')) {
+        return Err(Unusable::Changing);
+    }
+    if is_jwt(token) || basic(value).is_some_and(|(user, password)| is_jwt(&user) || is_jwt(&password)) {
+        return Err(Unusable::Refreshed);
+    }
+    if value.strip_prefix(canonical) == Some(token) {
+        return Ok(Cow::Borrowed(value));
+    }
+    Ok(Cow::Owned([canonical, token].concat()))
+}
+
+/// The user name of HTTP Basic, if there is one.
+pub(super) fn basic_user(value: &[u8]) -> Option<Vec<u8>> {
+    basic(value).map(|(user, _)| user).filter(|user| !user.is_empty())
+}
+
+/// User name and password of HTTP Basic.
+fn basic(value: &[u8]) -> Option<(Vec<u8>, Vec<u8>)> {
+    let (scheme, token) = parts(value);
+    if !scheme.eq_ignore_ascii_case(b"basic") {
+        return None;
+    }
+    let mut user = STANDARD.decode(token).ok()?;
+    let colon = user.iter().position(|byte| *byte == b':')?;
+    let password = user.split_off(colon + 1);
+    user.truncate(colon);
+    Some((user, password))
+}
+
+/// The scheme, and what follows it without the white space around.
+fn parts(value: &[u8]) -> (&[u8], &[u8]) {
+    let end = value.iter().position(|byte| matches!(byte, b' ' | b'\t')).unwrap_or(value.len());
+    let (scheme, rest) = value.split_at(end);
+    (scheme, rest.trim_ascii())
+}
+
+/// Takes what JWT libraries take, and more: with padding or without, and with bits to spare at the end.
+const LENIENT: GeneralPurpose = GeneralPurpose::new(
+    &URL_SAFE,
+    GeneralPurposeConfig::new()
+        .with_decode_allow_trailing_bits(true)
+        .with_decode_padding_mode(DecodePaddingMode::Indifferent),
+);
+
+/// Three or five base64 parts, of which the first is a JSON object. No opaque token begins like that.
+fn is_jwt(token: &[u8]) -> bool {
+    // What a selective disclosure JWT discloses stands after a tilde.
+    let token = token.split(|byte| *byte == b'~').next().unwrap_or_default();
+    let base64 = |byte: &u8| byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'_' | b'+' | b'/' | b'=');
+    let parts: Vec<&[u8]> = token.split(|byte| *byte == b'.').collect();
+    // The signature of an unsigned token is empty, and so is the key of some encrypted ones.
+    matches!(parts.len(), 3 | 5)
+        && parts.iter().all(|part| part.iter().all(base64))
+        && parts.first().is_some_and(|header| begins_an_object(header))
+}
+
+fn begins_an_object(base64: &[u8]) -> bool {
+    let mut text: Vec<u8> = base64
+        .iter()
+        .filter(|byte| **byte != b'=')
+        .map(|byte| match byte {
+            b'+' => b'-',
+            b'/' => b'_',
+            other => *other,
+        })
+        .collect();
+    // A single character more than whole groups of four holds no byte.
+    if text.len() % 4 == 1 {
+        text.pop();
+    }
+    let Ok(decoded) = LENIENT.decode(text) else { return false };
+    let inside = decoded.trim_ascii_start().strip_prefix(b"{").map(<[u8]>::trim_ascii_start);
+    matches!(inside, Some([b'"' | b'}', ..]))
+}
+
+#[cfg(test)]
+mod tests {
+    use base64::engine::general_purpose::{URL_SAFE as PADDED, URL_SAFE_NO_PAD};
+
+    use super::*;
+
+    fn spelt(value: &str) -> Result<String, Unusable> {
+        stable(value.as_bytes()).map(|found| String::from_utf8(found.into_owned()).unwrap())
+    }
+
+    #[test]
+    fn every_spelling_of_a_credential_has_one_form_and_the_common_one_is_kept_as_it_came() {
+        for value in ["Bearer sk_1", "bearer sk_1", "BEARER  sk_1", "Bearer\t sk_1"] {
+            assert_eq!(spelt(value), Ok("Bearer sk_1".to_owned()), "{value:?}");
+        }
+        assert!(matches!(stable(b"Bearer sk_1"), Ok(Cow::Borrowed(b"Bearer sk_1"))));
+        assert!(matches!(stable(b"Basic YTpi"), Ok(Cow::Borrowed(b"Basic YTpi"))));
+        assert_eq!(spelt("bAsIc   YTpi"), Ok("Basic YTpi".to_owned()));
+        assert_ne!(spelt("Bearer SK_1"), spelt("Bearer sk_1"));
+        assert_ne!(spelt("Basic YTpi"), spelt("Bearer YTpi"));
+    }
+
+    #[test]
+    fn a_json_web_token_is_found_however_it_is_written() {
+        let header = "{ \"alg\":\"HS256\"}";
+        let object = |text: &str| URL_SAFE_NO_PAD.encode(text);
+        for token in [
+            "eyJhbGciOiJIUzI1NiJ9.eyJzdWIiOiIxIn0.c2ln".to_owned(),
+            // Unsigned, encrypted, with a detached payload.
+            "eyJhbGciOiJub25lIn0.eyJzdWIiOiIxIn0.".to_owned(),
+            "eyJh.a.b.c.d".to_owned(),
+            "eyJhbGciOiJIUzI1NiJ9..c2ln".to_owned(),
+            // With white space in its header, with padding, and in the other alphabet.
+            format!("{}.a.b", object(header)),
+            format!("{}.a.b", object("\n{\r\n\t\"alg\": \"none\"}")),
+            format!("{}.{}.c2ln", PADDED.encode(header), PADDED.encode("{\"sub\":\"1\"}")),
+            format!("{}.a.b+/", STANDARD.encode("{\"a\":\"???>>>\"}")),
+            // With disclosures, and the proof of a key that has dots of its own.
+            "eyJhbGciOiJIUzI1NiJ9.e30.c2ln~WyJhIl0~eyJh.b.c".to_owned(),
+            format!("{}.e30.", object("{}")),
+        ] {
+            for scheme in ["Bearer ", "bearer   ", "BEARER\t"] {
+                assert_eq!(spelt(&format!("{scheme}{token}")), Err(Unusable::Refreshed), "{scheme}{token}");
+            }
+            let basic = STANDARD.encode(format!("token:{token}"));
+            assert_eq!(spelt(&format!("Basic {basic}")), Err(Unusable::Refreshed), "{token} as a password");
+        }
+    }
+
+    #[test]
+    fn what_only_looks_a_little_like_a_json_web_token_is_opaque() {
+        for token in
+            ["sk_live.with.dots", "eyJustAKey", "eyJh.a", "eyJh.a.b.c", "eyJh.a.b!", "abc.def.ghi", "1|x~y"]
+        {
+            assert_eq!(spelt(&format!("Bearer {token}")), Ok(format!("Bearer {token}")));
+        }
+    }
+}
