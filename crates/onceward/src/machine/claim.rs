@@ -26,12 +26,9 @@ pub(super) fn claimed(record: Option<&Record>, at: Moment, claimant: &Claimant<'
         return refuse(Refusal::Mismatch);
     }
     let step = decided(record, at, claimant);
-    let goes_on = match &step.answer {
-        Answer::Decision(Decision::Resume(_)) => true,
-        // An owner that asks again for its own tenure has begun with the content of its first claim.
-        Answer::Decision(Decision::Execute) => step.write == Write::Keep,
-        _ => false,
-    };
+    // An owner that asks again for its own tenure has begun with the content of its first claim.
+    let again = step.write == Write::Keep && step.answer == Answer::Decision(Decision::Execute);
+    let goes_on = again || matches!(step.answer, Answer::Decision(Decision::Resume(_)));
     match comparison {
         // What was begun with one content must not be finished with another.
         Comparison::Incomparable if goes_on => noticed(refuse(Refusal::Incomparable), Notice::Uncompared),

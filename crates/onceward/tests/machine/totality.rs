@@ -215,7 +215,12 @@ proptest! {
         let knows = match happening.event() {
             Event::Settle { .. } | Event::Evidence { .. } | Event::Resolve { .. } => true,
             Event::Claim { .. } => record.evidence.is_some(),
-            _ => false,
+            Event::Resume { .. }
+            | Event::Renew { .. }
+            | Event::Checkpoint { .. }
+            | Event::Inconclusive { .. }
+            | Event::Expire { .. }
+            | Event::Sweep { .. } => false,
         };
         if !knows {
             let unknown = matches!(next.state, State::Unknown { .. });
