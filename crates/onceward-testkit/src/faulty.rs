@@ -8,6 +8,7 @@ use std::time::Duration;
 use onceward::codec::Unreadable;
 use onceward::store::{Page, Scan, Seen, Store, StoreError, StoreFuture, Swapped, Version};
 use onceward::{Record, RecordId, time};
+use tokio::sync::oneshot;
 
 /// One of the four things that a store is asked for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -50,6 +51,9 @@ pub enum Fault {
     LandsWhenTold,
     /// Nobody can tell, and the store does it after this while. Needs a tokio runtime.
     LandsAfter(Duration),
+    /// Nobody answers until [`FaultyStore::land`] is called. The store does it then, whether or not the caller still
+    /// waits: a disk that does not sync, a transaction that waits for a lock.
+    Stalls,
     /// The call is on its way for a while, and so is the answer.
     Slow {
         /// How long until the store does it.
@@ -95,7 +99,7 @@ impl FaultyStore {
         })
     }
 
-    /// Does what [`Fault::LandsWhenTold`] held back, in the order in which it was asked for.
+    /// Does what [`Fault::LandsWhenTold`] and [`Fault::Stalls`] held back, in the order in which it was asked for.
     pub async fn land(&self) {
         let errands = std::mem::take(&mut self.desk().not_landed);
         for errand in errands {
@@ -130,6 +134,12 @@ impl FaultyStore {
                 Fault::LandsWhenTold => {
                     self.desk().not_landed.push(Box::pin(async move { drop(work.await) }));
                     ambiguous()
+                }
+                Fault::Stalls => {
+                    let (answer, answered) = oneshot::channel();
+                    // A caller that has gone away no longer wants its answer.
+                    self.desk().not_landed.push(Box::pin(async move { drop(answer.send(work.await)) }));
+                    answered.await.unwrap_or_else(|_| ambiguous())
                 }
                 Fault::LandsAfter(delay) => {
                     tokio::spawn(async move {

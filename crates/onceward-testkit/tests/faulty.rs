@@ -55,6 +55,28 @@ async fn an_unavailable_or_overloaded_store_has_not_written() {
 }
 
 #[tokio::test]
+async fn a_stalled_swap_is_carried_out_when_the_stall_ends_whether_or_not_its_caller_waits() {
+    let (store, memory) = first_swap(Fault::Stalls);
+    let mut waiting = Box::pin(swap(&store));
+    assert!(
+        std::future::poll_fn(|context| std::task::Poll::Ready(waiting.as_mut().poll(context).is_pending()))
+            .await
+    );
+    assert!(!is_written(&memory).await);
+    store.land().await;
+    assert!(matches!(waiting.await, Ok(Swapped::Applied { .. })));
+    let (store, memory) = first_swap(Fault::Stalls);
+    let mut given_up = Box::pin(swap(&store));
+    assert!(
+        std::future::poll_fn(|context| std::task::Poll::Ready(given_up.as_mut().poll(context).is_pending()))
+            .await
+    );
+    drop(given_up);
+    store.land().await;
+    assert!(is_written(&memory).await);
+}
+
+#[tokio::test]
 async fn an_ambiguous_swap_was_written_where_the_answer_was_lost_and_not_where_the_call_was() {
     let (store, memory) = first_swap(Fault::AnswerLost);
     assert!(matches!(swap(&store).await, Err(StoreError::Ambiguous { .. })));

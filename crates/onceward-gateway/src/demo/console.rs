@@ -46,6 +46,7 @@ fn told(what: Observation) -> Option<(&'static str, &'static str)> {
         | Observation::AmbiguousClaim
         | Observation::AmbiguousWrite
         | Observation::GivenBack
+        | Observation::LostClaimDropped
         | Observation::AttachWoken
         | Observation::ExpirySuspended
         | Observation::KeyMissing

@@ -88,7 +88,7 @@ impl Cast {
             .limits(Limits {
                 executions: 64,
                 attached: 64,
-                give_backs: 64,
+                lost_claims: 64,
                 cache_bytes: 20_000,
                 cache_revalidate: Duration::from_secs(1),
                 reply_bytes: 1024,

@@ -182,6 +182,7 @@ impl Inner {
             let call = self.store.swap(id, expected, (*next).clone());
             match self.within(patience, call).await {
                 Ok((Swapped::Applied { version, now }, sent)) => {
+                    self.lost_claims.wrote(sent);
                     let moment = self.store_clock.saw(now, sent);
                     let standing = Some(Standing { record: Arc::from(next), version });
                     let written = Believed { standing, moment, asked: Some(sent) };
@@ -262,7 +263,7 @@ impl Inner {
 
     /// One call, given up when patience ends: a store that hangs must not keep its caller. Nobody can tell then whether
     /// the call was carried out. Returns when the call was sent, too.
-    async fn within<T>(
+    pub(super) async fn within<T>(
         &self,
         patience: Patience,
         call: StoreFuture<'_, T>,

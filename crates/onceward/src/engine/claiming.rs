@@ -1,27 +1,20 @@
 //! Taking a key: from memory, from the store, or not at all.
 
 use std::sync::Arc;
-use std::time::Duration;
 
 use tokio::runtime::Handle;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, oneshot};
 
-use super::apply::{Applied, Lost, Patience, Start, Wrote};
+use super::apply::{Applied, Patience, Start, Wrote};
 use super::observe::Observation;
 use super::reservation::{Held, Reservation};
 use super::{Claimed, Engine, EngineError, Inner, Ran, Stage};
 use crate::claim::Claim;
 use crate::event::{Answer, Decision, Event, Moment, Refusal, Write};
 use crate::outcome::Outcome;
-use crate::record::{Record, State, Terms};
-use crate::store::Version;
-use crate::time::{Instant, Stopwatch, instant, sleep};
+use crate::record::{Record, State};
+use crate::time::{Stopwatch, instant};
 use crate::{OwnerToken, RecordId, Timestamp};
-
-/// A claim that was given up is looked for soon, and then ever more rarely.
-const GIVE_BACK_FIRST: Duration = Duration::from_secs(1);
-/// A write that has not arrived after this long is not on its way any more, however long its lease.
-const GIVE_BACK_MAX: Duration = Duration::from_secs(5 * 60);
 
 impl Engine {
     /// Takes a key without doing the work: for callers that execute elsewhere and settle later.
@@ -123,7 +116,7 @@ impl Inner {
         let applied = match self.apply(id, Start::Load, &Event::Resume { owner }, patience).await {
             Ok(applied) => applied,
             Err(failed) => {
-                self.give_back(id, owner, Terms::default().lease, failed.lost);
+                self.give_back(id, owner, failed.lost);
                 return Err(failed.told());
             }
         };
@@ -210,7 +203,7 @@ impl Inner {
             Err(failed) => {
                 // A named owner asks again and is recognised; one that this engine named never does.
                 if claim.owner != Some(owner) {
-                    self.give_back(id, owner, claim.terms.lease, failed.lost);
+                    self.give_back(id, owner, failed.lost);
                 }
                 return Err(failed.told());
             }
@@ -255,65 +248,6 @@ impl Inner {
         };
         self.observe(&claim.route, id, what);
     }
-
-    /// A claim whose answer was lost and could not be found out. If it is in the store, or arrives there late, nobody
-    /// works on it: it is released under its owner token, so that the key is not wedged until the lease lapses.
-    fn give_back(self: &Arc<Self>, id: RecordId, owner: OwnerToken, lease: Duration, lost: Option<Lost>) {
-        let Some(Lost { expected }) = lost else { return };
-        let Ok(permit) = self.give_backs.clone().try_acquire_owned() else {
-            tracing::warn!(%id, "too many lost claims are being looked for: this one will lapse if it was written");
-            return;
-        };
-        let inner = self.clone();
-        tokio::spawn(async move {
-            let deadline = instant() + lease.min(GIVE_BACK_MAX);
-            let mut pause = GIVE_BACK_FIRST.min(lease / 16);
-            loop {
-                match inner.find_lost(id, owner, expected, deadline).await {
-                    Found::GivenBack => inner.observe("", id, Observation::GivenBack),
-                    Found::Gone => {}
-                    Found::NotYet if instant() < deadline => {
-                        sleep(pause).await;
-                        pause = (pause * 2).min(lease / 4);
-                        continue;
-                    }
-                    Found::NotYet => {}
-                }
-                return drop(permit);
-            }
-        });
-    }
-
-    async fn find_lost(
-        &self,
-        id: RecordId,
-        owner: OwnerToken,
-        expected: Option<Version>,
-        deadline: Instant,
-    ) -> Found {
-        let Ok(seen) = self.store.load(id).await else { return Found::NotYet };
-        match seen.record {
-            Some(stamped) if is_held_by(&stamped.record, owner) => {
-                let outcome =
-                    Outcome::Retryable("the claim's answer was lost before it had begun".to_owned());
-                let event = Event::Settle { fence: stamped.record.fence, outcome };
-                let start = Start::Held(stamped.into());
-                let patience = Patience::until(self.store_clock.read(), deadline);
-                let settled = self.apply(id, start, &event, patience).await;
-                if settled.is_ok() { Found::GivenBack } else { Found::NotYet }
-            }
-            // What the claim would have replaced is gone: it can no longer arrive.
-            other if other.as_ref().map(|stamped| stamped.version) != expected => Found::Gone,
-            _ => Found::NotYet,
-        }
-    }
-}
-
-/// What came of looking for a lost claim.
-enum Found {
-    GivenBack,
-    Gone,
-    NotYet,
 }
 
 fn is_held_by(record: &Record, owner: OwnerToken) -> bool {

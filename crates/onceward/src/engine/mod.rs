@@ -18,6 +18,7 @@ mod cache;
 mod claiming;
 mod clock;
 mod identity;
+mod lost_claims;
 mod observe;
 mod operate;
 mod options;
@@ -48,6 +49,7 @@ use self::attach::{Pace, Running, Woken};
 use self::cache::Cache;
 use self::clock::StoreClock;
 use self::identity::{Asked, Recognised};
+use self::lost_claims::LostClaims;
 #[cfg(feature = "http")]
 pub(crate) use self::pass_through::Entry as PassThroughEntry;
 #[cfg(feature = "http")]
@@ -146,7 +148,7 @@ struct Inner {
     pass_through: Arc<PassThrough>,
     executions: Arc<Semaphore>,
     attached: Arc<Semaphore>,
-    give_backs: Arc<Semaphore>,
+    lost_claims: Arc<LostClaims>,
     stop: watch::Sender<Stage>,
 }
 
@@ -290,7 +292,7 @@ impl Engine {
             pass_through: PassThrough::new(options.instance.name()),
             executions: Arc::new(Semaphore::new(limits.executions.min(Semaphore::MAX_PERMITS))),
             attached: Arc::new(Semaphore::new(limits.attached.min(Semaphore::MAX_PERMITS))),
-            give_backs: Arc::new(Semaphore::new(limits.give_backs.min(Semaphore::MAX_PERMITS))),
+            lost_claims: LostClaims::new(limits.lost_claims),
             stop: watch::channel(Stage::Open).0,
             instance: options.instance,
             limits,

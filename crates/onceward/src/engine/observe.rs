@@ -59,6 +59,8 @@ pub enum Observation {
     AmbiguousWrite,
     /// A claim that nobody began was given back.
     GivenBack,
+    /// A claim's answer was lost, and the list of those that are looked for is full. If it was written, its lease lapses.
+    LostClaimDropped,
     /// A caller that waited for another execution was woken by its end.
     AttachWoken,
     /// The store failed.
@@ -92,6 +94,7 @@ impl Observer for Traced {
             | Observation::TooLate
             | Observation::AmbiguousClaim
             | Observation::AmbiguousWrite
+            | Observation::LostClaimDropped
             | Observation::StoreError => tracing::warn!(route, %id, ?what, "out of the ordinary"),
             Observation::Created
             | Observation::Reclaimed

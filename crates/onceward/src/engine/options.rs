@@ -131,8 +131,11 @@ pub struct Limits {
     pub executions: usize,
     /// Callers that wait for somebody else's execution at once.
     pub attached: usize,
-    /// Lost claims that are looked for at once, to be given back. Beyond, they are left to lapse.
-    pub give_backs: usize,
+    /// Claims whose answer was lost that are remembered, to be found and given back. Beyond, one that was written lapses
+    /// into an unknown outcome although nothing was executed, which [`Observation::LostClaimDropped`] tells.
+    ///
+    /// [`Observation::LostClaimDropped`]: super::Observation::LostClaimDropped
+    pub lost_claims: usize,
     /// Bytes of completed records kept in memory for replays.
     pub cache_bytes: u64,
     /// How long a cached record is believed before the store is asked again: the longest that an operator's early
@@ -156,7 +159,9 @@ impl Default for Limits {
         Self {
             executions: 10_000,
             attached: 10_000,
-            give_backs: 256,
+            // Every claim that can be under way when a store stalls, several times over, because a stall that lasts loses
+            // as many again with every patience. About ten MiB.
+            lost_claims: 65_536,
             cache_bytes: 64 << 20,
             cache_revalidate: Duration::from_secs(60),
             // Twice a MiB: a whole body of the default limit and its headers.
@@ -228,7 +233,7 @@ impl EngineOptions {
         for (setting, value) in [
             ("executions", limits.executions),
             ("attached", limits.attached),
-            ("give_backs", limits.give_backs),
+            ("lost_claims", limits.lost_claims),
             ("reply_bytes", limits.reply_bytes),
             ("batch", sweeping.batch),
         ] {

@@ -3,13 +3,13 @@
 
 mod attach;
 mod faults;
-
 mod identity;
 mod limits;
 mod operating;
 mod regressions;
 mod running;
 mod shared;
+mod stalls;
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};

@@ -325,7 +325,7 @@ async fn claims_that_are_given_back_are_bounded() {
     });
     let limits = Limits {
         executions: 2,
-        give_backs: 4,
+        lost_claims: 4,
         claim_patience: Duration::from_millis(1),
         ..Limits::default()
     };

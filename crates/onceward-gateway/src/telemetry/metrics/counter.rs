@@ -29,6 +29,7 @@ counters! {
     Panicked, "panicked", "Executions that panicked";
     TooLate, "too_late", "Claims whose work was not begun because too much time had passed";
     GivenBack, "given_back", "Claims that nobody began and that were given back";
+    LostClaimDropped, "lost_claim_dropped", "Claims whose answer was lost and that are not looked for because too many are";
     Attached, "attached", "Requests that waited for another execution and were woken by its end";
     StoreError, "store_error", "Calls to the store that failed or whose answer was lost";
     Zombie, "zombie_key", "Leases that lapsed while nobody had settled them";
@@ -72,6 +73,7 @@ pub(super) const fn counter_of(what: Observation) -> Counter {
             Counter::StoreError
         }
         Observation::GivenBack => Counter::GivenBack,
+        Observation::LostClaimDropped => Counter::LostClaimDropped,
         Observation::AttachWoken => Counter::Attached,
         Observation::ExpirySuspended => Counter::ExpirySuspended,
         Observation::KeyMissing => Counter::KeyMissing,

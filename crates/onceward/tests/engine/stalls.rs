@@ -1,0 +1,326 @@
+//! A store that stalls for longer than a claim's patience, and carries out late what nobody waits for any more.
+
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use onceward::store::Store as _;
+use onceward::time::sleep;
+use onceward::{
+    Claimed, Engine, EngineError, Limits, MemoryStore, Observation, Observer, OnLapse, Outcome, Ran,
+    RecordId, RecoveryPoint, Refusal, Reply, State, Terms,
+};
+use onceward_testkit::{Fault, FaultyStore, Method};
+
+use super::{Ledger, SECOND, claim, claim_of, clock, id, identity_of_tests, options, pay};
+
+const MINUTE: Duration = Duration::from_secs(60);
+const CLAIMS: u64 = 600;
+
+/// Which calls a stall holds up.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Reads {
+    /// They are answered: a disk that does not sync.
+    Answered,
+    /// They wait, too: a database that hangs.
+    Stalled,
+}
+
+/// Hears what the engine says about lost claims.
+#[derive(Default)]
+struct Heard(Mutex<Vec<(RecordId, Observation)>>);
+
+impl Heard {
+    fn count(&self, what: Observation) -> usize {
+        self.0.lock().unwrap().iter().filter(|(_, heard)| *heard == what).count()
+    }
+}
+
+impl Observer for Heard {
+    fn observe(&self, _: &str, id: RecordId, what: Observation) {
+        self.0.lock().unwrap().push((id, what));
+    }
+}
+
+/// An engine on a store that can be stalled.
+struct Stalling {
+    engine: Engine,
+    store: Arc<FaultyStore>,
+    memory: MemoryStore,
+    stalled: Arc<AtomicBool>,
+    /// How often a record was looked for while the store did not stall.
+    loads: Arc<AtomicU64>,
+    heard: Arc<Heard>,
+}
+
+impl Stalling {
+    async fn start(reads: Reads, limits: Limits) -> Self {
+        let (stalled, loads) = (Arc::new(AtomicBool::new(false)), Arc::new(AtomicU64::new(0)));
+        let (stall, looks) = (stalled.clone(), loads.clone());
+        let memory = MemoryStore::with_clock(clock());
+        let store = FaultyStore::new(memory.clone(), move |call| {
+            let read = match call.method {
+                Method::Load | Method::Scan => true,
+                Method::Swap | Method::Forget => false,
+            };
+            if call.method == Method::Load {
+                looks.fetch_add(1, Ordering::SeqCst);
+            }
+            let stalls = stall.load(Ordering::SeqCst) && (!read || reads == Reads::Stalled);
+            if stalls { Fault::Stalls } else { Fault::None }
+        });
+        let (store, heard) = (Arc::new(store), Arc::new(Heard::default()));
+        let options = options(1).limits(limits).observer(heard.clone());
+        let engine = Engine::open(store.clone(), identity_of_tests(), options).await.unwrap();
+        Self { engine, store, memory, stalled, loads, heard }
+    }
+
+    fn stall(&self) {
+        self.stalled.store(true, Ordering::SeqCst);
+    }
+
+    /// The stall ends, and everything that was asked for meanwhile is carried out.
+    async fn recover(&self) {
+        self.stalled.store(false, Ordering::SeqCst);
+        self.store.land().await;
+    }
+
+    /// This many requests at once, none of which may come to execute.
+    async fn refuse(&self, keys: std::ops::Range<u64>) {
+        let requests = keys.map(|n| {
+            let engine = self.engine.clone();
+            tokio::spawn(async move {
+                engine.run(claim_of(&format!("k{n}"), "b"), async |_| panic!("nothing may be executed")).await
+            })
+        });
+        for request in requests.collect::<Vec<_>>() {
+            let told = request.await.unwrap();
+            assert!(matches!(told, Err(EngineError::Store(_))), "{told:?}");
+        }
+    }
+
+    async fn states(&self, keys: std::ops::Range<u64>) -> Vec<&'static str> {
+        let mut states = Vec::new();
+        for n in keys {
+            let id = identity_of_tests().id_of(
+                &onceward::Scope::new("acme").unwrap(),
+                &onceward::Key::new(&format!("k{n}")).unwrap(),
+            );
+            let found = self.memory.load(id).await.unwrap().record;
+            states.push(found.map_or("absent", |stamped| stamped.record.state.name()));
+        }
+        states
+    }
+
+    /// Retries every key, and tells how often something was executed.
+    async fn retry(&self, keys: std::ops::Range<u64>) -> u64 {
+        let ledger = Ledger::default();
+        for n in keys {
+            let worker = ledger.clone();
+            let ran = self.engine.run(claim_of(&format!("k{n}"), "b"), async move |_| worker.execute()).await;
+            assert!(matches!(ran, Ok(Ran::Executed { .. })), "k{n}: {ran:?}");
+        }
+        ledger.count()
+    }
+
+    fn looks(&self) -> u64 {
+        self.loads.load(Ordering::SeqCst)
+    }
+}
+
+/// How many of them are in this state.
+fn count(states: &[&str], state: &str) -> usize {
+    states.iter().filter(|found| **found == state).count()
+}
+
+#[tokio::test(start_paused = true)]
+async fn no_key_is_in_progress_or_unknown_after_six_hundred_claims_that_a_stalled_store_carried_out_late() {
+    for reads in [Reads::Answered, Reads::Stalled] {
+        let stalling = Stalling::start(reads, Limits::default()).await;
+        stalling.stall();
+        stalling.refuse(0..CLAIMS).await;
+        sleep(SECOND * 3).await;
+        stalling.recover().await;
+        // The next write tells that the store is back, and then it takes seconds.
+        pay(&stalling.engine, &Ledger::default()).await.unwrap();
+        sleep(SECOND * 6).await;
+        let states = stalling.states(0..CLAIMS).await;
+        assert_eq!(count(&states, "failed_retryable"), states.len(), "{states:?}");
+        assert_eq!(stalling.heard.count(Observation::GivenBack), states.len());
+        assert_eq!(stalling.retry(0..CLAIMS).await, CLAIMS);
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn no_key_stays_unknown_after_a_stall_that_outlasted_the_leases_however_long_it_was() {
+    for (reads, stall) in [
+        (Reads::Answered, MINUTE * 2),
+        (Reads::Stalled, MINUTE * 2),
+        (Reads::Answered, MINUTE * 10),
+        (Reads::Stalled, MINUTE * 10),
+        (Reads::Answered, MINUTE * 50),
+        (Reads::Stalled, MINUTE * 60 * 24),
+    ] {
+        let stalling = Stalling::start(reads, Limits::default()).await;
+        stalling.stall();
+        stalling.refuse(0..CLAIMS).await;
+        sleep(stall).await;
+        stalling.recover().await;
+        // A retry that comes before the claim is found meets a lapsed lease, and is told so.
+        let told = stalling.engine.run(claim_of("k0", "b"), async |_| panic!("must not execute")).await;
+        assert!(matches!(told, Ok(Ran::Refused(Refusal::Unknown { .. }))), "{told:?}");
+        sleep(MINUTE * 2).await;
+        let states = stalling.states(0..CLAIMS).await;
+        assert_eq!(count(&states, "failed_retryable"), states.len(), "{stall:?}: {states:?}");
+        assert_eq!(stalling.retry(0..CLAIMS).await, CLAIMS);
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn invariant_09_one_lost_claim_more_than_the_limit_is_told_and_lapses_if_it_was_written() {
+    for (lost, left_to_lapse) in [(3, 0), (4, 1)] {
+        let limits = Limits { lost_claims: 3, ..Limits::default() };
+        let stalling = Stalling::start(Reads::Answered, limits).await;
+        stalling.stall();
+        stalling.refuse(0..lost).await;
+        assert_eq!(stalling.heard.count(Observation::LostClaimDropped), left_to_lapse);
+        stalling.recover().await;
+        sleep(MINUTE * 3).await;
+        let states = stalling.states(0..lost).await;
+        assert_eq!(count(&states, "unknown"), left_to_lapse, "{states:?}");
+        assert_eq!(count(&states, "failed_retryable"), 3, "{states:?}");
+        // What was found has made room.
+        stalling.stall();
+        stalling.refuse(10..13).await;
+        assert_eq!(stalling.heard.count(Observation::LostClaimDropped), left_to_lapse);
+    }
+}
+
+/// An engine whose claims are lost on the way, and never arrive.
+async fn losing() -> (Engine, Arc<AtomicBool>, Arc<AtomicU64>) {
+    let (losing, looks) = (Arc::new(AtomicBool::new(false)), Arc::new(AtomicU64::new(0)));
+    let (loses, counted) = (losing.clone(), looks.clone());
+    let store = FaultyStore::new(MemoryStore::with_clock(clock()), move |call| match call.method {
+        Method::Swap if loses.load(Ordering::SeqCst) => Fault::CallLost,
+        Method::Load => {
+            counted.fetch_add(1, Ordering::SeqCst);
+            Fault::None
+        }
+        _ => Fault::None,
+    });
+    let engine = Engine::open(Arc::new(store), identity_of_tests(), options(1)).await.unwrap();
+    losing.store(true, Ordering::SeqCst);
+    let told = super::retry(&engine).await;
+    assert!(told.is_err(), "{told:?}");
+    losing.store(false, Ordering::SeqCst);
+    (engine, losing, looks)
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_claim_that_never_arrives_is_looked_for_until_minutes_after_the_store_took_another_write() {
+    let (engine, _, looks) = losing().await;
+    engine.run(claim_of("another", "b"), async |_| Outcome::completed(Reply::new("x"))).await.unwrap();
+    sleep(MINUTE * 4).await;
+    let before = looks.load(Ordering::SeqCst);
+    sleep(MINUTE * 3).await;
+    let last = looks.load(Ordering::SeqCst);
+    assert!(last > before, "given up within four minutes");
+    sleep(MINUTE * 60).await;
+    assert_eq!(looks.load(Ordering::SeqCst), last);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_claim_that_never_arrives_is_looked_for_an_hour_where_no_other_write_tells_that_the_store_is_back()
+{
+    let (engine, _, looks) = losing().await;
+    sleep(MINUTE * 55).await;
+    let before = looks.load(Ordering::SeqCst);
+    sleep(MINUTE * 10).await;
+    let last = looks.load(Ordering::SeqCst);
+    assert!(last > before, "given up within an hour");
+    sleep(MINUTE * 60 * 24).await;
+    assert_eq!(looks.load(Ordering::SeqCst), last);
+    drop(engine);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_store_that_is_away_is_asked_for_one_lost_claim_at_a_time_and_rarely() {
+    let stalling = Stalling::start(Reads::Stalled, Limits::default()).await;
+    stalling.stall();
+    stalling.refuse(0..CLAIMS).await;
+    let tasks = tokio::runtime::Handle::current().metrics().num_alive_tasks();
+    assert!(tasks < 10, "{tasks} tasks look for {CLAIMS} lost claims");
+    sleep(SECOND * 30).await;
+    let before = stalling.looks();
+    sleep(MINUTE * 10).await;
+    let looked = stalling.looks() - before;
+    assert!(looked <= 10 * 60 / 5, "a store that hangs was asked {looked} times in ten minutes");
+    assert!(looked >= 10, "it was asked {looked} times only");
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_task_that_looks_for_lost_claims_ends_with_the_list_and_with_the_engine() {
+    let alive = || tokio::runtime::Handle::current().metrics().num_alive_tasks();
+    let stalling = Stalling::start(Reads::Answered, Limits::default()).await;
+    let sweepers = alive();
+    stalling.stall();
+    stalling.refuse(0..5).await;
+    assert_eq!(alive(), sweepers + 1);
+    stalling.recover().await;
+    sleep(MINUTE * 2).await;
+    assert_eq!(alive(), sweepers, "the list is empty");
+    stalling.stall();
+    stalling.refuse(5..10).await;
+    assert_eq!(alive(), sweepers + 1);
+    drop(stalling);
+    sleep(MINUTE * 2).await;
+    assert_eq!(alive(), 0, "the engine is gone");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_lost_claim_that_never_arrived_does_not_release_the_one_that_came_after_it() {
+    let (engine, _, _) = losing().await;
+    let ledger = Ledger::default();
+    let worker = ledger.clone();
+    let running = tokio::spawn({
+        let engine = engine.clone();
+        async move {
+            let work = async move |_| {
+                sleep(SECOND * 25).await;
+                worker.execute()
+            };
+            engine.run(claim(), work).await
+        }
+    });
+    for _ in 0..20 {
+        sleep(SECOND).await;
+        let state = engine.load(id()).await.unwrap().unwrap().record.state;
+        assert!(matches!(state, State::InProgress { .. }), "{state:?}");
+    }
+    let ran = running.await.unwrap().unwrap();
+    assert!(matches!(ran, Ran::Executed { .. }), "{ran:?}");
+    assert_eq!(ledger.count(), 1);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_take_over_that_lands_late_is_found_however_long_its_lease_and_keeps_the_doubt() {
+    let stalling = Stalling::start(Reads::Answered, Limits::default()).await;
+    let on_lapse = OnLapse::Resume { attempts: 5, within: MINUTE * 60 };
+    let terms = Terms { lease: MINUTE * 20, on_lapse, ..Terms::default() };
+    let claimed = stalling.engine.claim(claim().terms(terms).unwrap()).await.unwrap();
+    let Claimed::Reserved(reservation) = claimed else { panic!("{claimed:?}") };
+    let point = RecoveryPoint::new("charged", "1").unwrap();
+    assert_eq!(reservation.checkpoint(point).await.unwrap(), onceward::Tenure::Held);
+    drop(reservation);
+    sleep(MINUTE * 21).await;
+    stalling.stall();
+    let told = stalling.engine.resume(id()).await;
+    assert!(told.is_err(), "{told:?}");
+    sleep(MINUTE * 3).await;
+    stalling.recover().await;
+    sleep(MINUTE * 2).await;
+    // The tenure before may have done more than it committed. That this one did nothing does not settle it.
+    let record = stalling.memory.load(id()).await.unwrap().record.unwrap().record;
+    assert!(matches!(record.state, State::Unknown { .. }), "{:?}", record.state);
+    assert_eq!(stalling.heard.count(Observation::GivenBack), 0);
+}
