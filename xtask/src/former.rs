@@ -33,7 +33,9 @@ pub fn build() -> Result<Option<PathBuf>, Box<dyn std::error::Error + Send + Syn
     run(Command::new("tar").arg("-xf").arg(&archive).arg("-C").arg(&source))?;
     // The target folder is the workspace's own, where the libraries of both versions are compiled already if their features
     // are the same. The small test is named because a build with tests has other features than one without.
+    // Its own crates are not optimised: that takes minutes, and nothing is measured with it.
     run(cargo(&["build", "--workspace", "--locked", "--bin", "onceward", "--test", "state_machine_doc"])
+        .env("CARGO_PROFILE_DEV_OPT_LEVEL", "0")
         .arg("--target-dir")
         .arg(&target)
         .current_dir(&source))?;

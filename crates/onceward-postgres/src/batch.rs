@@ -39,10 +39,13 @@ impl Lane {
         }
     }
 
-    async fn swap(&mut self, kind: Kind, batch: Vec<Alike>) {
-        let swaps: Vec<_> = batch.iter().map(|alike| &alike.first).collect();
-        let answers = self.write(kind, &swaps).await;
-        drop(swaps);
+    async fn swap(&mut self, kind: Kind, mut batch: Vec<Alike>) {
+        // It may have taken a while to connect.
+        batch.retain_mut(Alike::is_wanted);
+        if batch.is_empty() {
+            return;
+        }
+        let answers = self.write(kind, &mut batch).await;
         for (Alike { first, followers }, answer) in batch.into_iter().zip(answers) {
             self.answer_followers(&first, followers, &answer);
             send(first.answer, answer);
@@ -81,29 +84,15 @@ impl Lane {
     }
 
     /// One statement for all of these, or one for each where one of them cannot be stored, or is locked or damaged.
-    async fn write(&mut self, kind: Kind, swaps: &[&Swap]) -> Vec<Result<Written, StoreError>> {
-        let mut answers = match self.write_at_once(kind, swaps).await {
+    async fn write(&mut self, kind: Kind, batch: &mut [Alike]) -> Vec<Result<Written, StoreError>> {
+        let mut answers = match self.write_at_once(kind, &firsts(batch)).await {
             Ok(answers) => answers,
-            Err(failed) if matches!(failed.meaning, Meaning::Row | Meaning::Stuck) && swaps.len() > 1 => {
-                let mut answers = Vec::with_capacity(swaps.len());
-                let mut stuck = 0;
-                for swap in swaps {
-                    if stuck == STUCK_MAX {
-                        answers.push(Err(Failed::not_done(failed.reason.clone()).of_write()));
-                        continue;
-                    }
-                    answers.push(match self.write_at_once(kind, &[swap]).await {
-                        Ok(mut answer) => answer.pop().unwrap_or_else(|| Err(unanswered())),
-                        Err(failed) => {
-                            stuck += u32::from(failed.meaning == Meaning::Stuck);
-                            Err(failed.of_write())
-                        }
-                    });
-                }
-                answers
+            Err(failed) if matches!(failed.meaning, Meaning::Row | Meaning::Stuck) && batch.len() > 1 => {
+                self.write_one_by_one(kind, batch, &failed).await
             }
-            Err(failed) => vec![Err(failed.of_write()); swaps.len()],
+            Err(failed) => vec![Err(failed.of_write()); batch.len()],
         };
+        let swaps = firsts(batch);
         // A conflict wrote nothing and waited for nobody, so what it shows is held to what a load shows.
         let shown: Vec<_> = swaps
             .iter()
@@ -125,6 +114,35 @@ impl Lane {
         self.counters().ambiguous.add(lost.len());
         self.shared().doubts.raise(&lost);
         self.counters().swaps.add(swaps.len());
+        answers
+    }
+
+    async fn write_one_by_one(
+        &mut self,
+        kind: Kind,
+        batch: &mut [Alike],
+        together: &Failed,
+    ) -> Vec<Result<Written, StoreError>> {
+        let mut answers = Vec::with_capacity(batch.len());
+        let mut stuck = 0;
+        for alike in batch {
+            if stuck == STUCK_MAX {
+                answers.push(Err(Failed::not_done(together.reason.clone()).of_write()));
+                continue;
+            }
+            // The ones before may have taken seconds each.
+            if !alike.is_wanted() {
+                answers.push(Err(Failed::not_done(NOBODY_WAITS).of_write()));
+                continue;
+            }
+            answers.push(match self.write_at_once(kind, &[&alike.first]).await {
+                Ok(mut answer) => answer.pop().unwrap_or_else(|| Err(unanswered())),
+                Err(failed) => {
+                    stuck += u32::from(failed.meaning == Meaning::Stuck);
+                    Err(failed.of_write())
+                }
+            });
+        }
         answers
     }
 
@@ -318,6 +336,13 @@ fn is_seen(swap: &Swap, found: &HashMap<RecordId, Written>) -> bool {
             found.stored.as_ref().is_some_and(|stored| swap.expect != Some(stored.version))
         }
     }
+}
+
+/// What a swap is told that was given up before it was sent: nobody hears it.
+const NOBODY_WAITS: &str = "its caller gave up before it was sent";
+
+fn firsts(batch: &[Alike]) -> Vec<&Swap> {
+    batch.iter().map(|alike| &alike.first).collect()
 }
 
 fn unanswered() -> StoreError {

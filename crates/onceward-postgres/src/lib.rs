@@ -72,8 +72,9 @@ use statistics::Counters;
 
 /// A store in a PostgreSQL database. Clones share its connections.
 ///
-/// Its tasks live on the runtime that it was connected on. When the last clone is dropped, what waits is still sent and the
-/// tasks end; [`close`](Self::close) waits for that.
+/// A swap whose future is dropped before it is put into a statement is not sent. The store's tasks live on the runtime that
+/// it was connected on. When the last clone is dropped, what waits is still sent and the tasks end;
+/// [`close`](Self::close) waits for that.
 #[derive(Clone)]
 pub struct PostgresStore {
     handle: Arc<Handle>,

@@ -4,6 +4,9 @@
 //! a batch once. A second swap of an id that expects the same follows the first, whatever comes of it: the answer to the
 //! first one says what the second one would have met, so ten thousand claims of one key are one row of one statement, be
 //! the key new or released.
+//!
+//! What its caller no longer waits for is not sent: a claim that is written after it was given up is one that nobody works
+//! on. Where such a swap was the first of several, the next one that somebody waits for takes its place.
 
 use std::collections::{HashMap, VecDeque};
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -55,6 +58,25 @@ pub(crate) enum Work {
 pub(crate) struct Alike {
     pub first: Swap,
     pub followers: Vec<Swap>,
+}
+
+impl Alike {
+    fn new(first: Swap) -> Self {
+        Self { first, followers: Vec::new() }
+    }
+
+    /// Makes the first swap one that somebody waits for. Answers `false` where nobody waits for any of them.
+    pub(crate) fn is_wanted(&mut self) -> bool {
+        if !self.first.answer.is_closed() {
+            return true;
+        }
+        self.followers.retain(|follower| !follower.answer.is_closed());
+        if self.followers.is_empty() {
+            return false;
+        }
+        self.first = self.followers.remove(0);
+        true
+    }
 }
 
 /// What is put into the queue.
@@ -120,7 +142,21 @@ impl State {
         self.bytes = self.bytes.saturating_sub(bytes);
     }
 
+    /// Removes what nobody waits for from the front of each kind, so that the rest is not empty where there is a front.
+    fn drop_abandoned(&mut self) {
+        while let Some((_, swap)) = self.claims.pop_front_if(|(_, swap)| swap.answer.is_closed()) {
+            self.took(1, swap.row.record.len());
+        }
+        while let Some((_, swap)) = self.updates.pop_front_if(|(_, swap)| swap.answer.is_closed()) {
+            self.took(1, swap.row.record.len());
+        }
+        while self.loads.pop_front_if(|(_, load)| load.answer.is_closed()).is_some() {
+            self.took(1, 0);
+        }
+    }
+
     fn take(&mut self, limits: &Limits) -> Option<Work> {
+        self.drop_abandoned();
         let fronts = [
             self.claims.front().map(|(number, _)| *number),
             self.updates.front().map(|(number, _)| *number),
@@ -155,12 +191,15 @@ impl State {
             }
             let Some((_, swap)) = self.claims.pop_front() else { break };
             self.took(1, weight);
+            if swap.answer.is_closed() {
+                continue;
+            }
             match known.and_then(|place: usize| batch.get_mut(place)) {
                 Some(alike) => alike.followers.push(swap),
                 None => {
                     bytes += weight;
                     places.insert(swap.id, batch.len());
-                    batch.push(Alike { first: swap, followers: Vec::new() });
+                    batch.push(Alike::new(swap));
                 }
             }
         }
@@ -177,6 +216,10 @@ impl State {
                 break;
             }
             let Some((number, swap)) = self.updates.pop_front() else { break };
+            if swap.answer.is_closed() {
+                self.took(1, weight);
+                continue;
+            }
             match places.get(&swap.id).and_then(|place: &usize| batch.get_mut(*place)) {
                 Some(alike) if alike.first.expect == swap.expect => {
                     self.took(1, weight);
@@ -188,7 +231,7 @@ impl State {
                     self.took(1, weight);
                     bytes += weight;
                     places.insert(swap.id, batch.len());
-                    batch.push(Alike { first: swap, followers: Vec::new() });
+                    batch.push(Alike::new(swap));
                 }
             }
         }
@@ -203,6 +246,9 @@ impl State {
         while batch.len() < limits.batch_rows {
             let Some((_, load)) = self.loads.pop_front() else { break };
             self.took(1, 0);
+            if load.answer.is_closed() {
+                continue;
+            }
             let place = *places.entry(load.id).or_insert(batch.len());
             match batch.get_mut(place) {
                 Some((_, answers)) => answers.push(load.answer),

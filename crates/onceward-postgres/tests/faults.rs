@@ -6,9 +6,10 @@ mod support;
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::task::Poll;
 use std::time::Duration;
 
-use onceward::store::{Store, StoreError, Swapped};
+use onceward::store::{Store, StoreError, StoreFuture, Swapped};
 use onceward::{
     Claim, Engine, EngineOptions, Fingerprint, Identity, Key, Outcome, Ran, RecordId, Reply, Scope,
 };
@@ -20,6 +21,11 @@ use tokio::task::JoinSet;
 
 /// A store behind a network that can be cut.
 async fn behind_a_wire() -> (PostgresStore, Wire) {
+    behind_a_wire_for(Duration::from_secs(2)).await
+}
+
+/// The same, for a store that waits so long for an answer.
+async fn behind_a_wire_for(answer_timeout: Duration) -> (PostgresStore, Wire) {
     let wire = Wire::to(port()).await;
     let text = format!(
         "postgres://postgres@127.0.0.1:{}/{}?schema={}&pool=1&sslmode=disable",
@@ -27,11 +33,7 @@ async fn behind_a_wire() -> (PostgresStore, Wire) {
         name(),
         schema()
     );
-    let options = Options {
-        statement_timeout: Duration::from_secs(1),
-        answer_timeout: Duration::from_secs(2),
-        ..Options::default()
-    };
+    let options = Options { statement_timeout: Duration::from_secs(1), answer_timeout, ..Options::default() };
     (open(&PostgresUrl::parse(&text).unwrap(), options).await, wire)
 }
 
@@ -157,6 +159,76 @@ async fn a_statement_that_waits_too_long_for_a_lock_is_given_up_by_the_server_an
     assert!(matches!(&answer, Err(StoreError::Unavailable { .. })), "{answer:?}");
     lock.rollback().await.unwrap();
     assert_eq!(store.load(sample::id(1)).await.unwrap().record, None);
+}
+
+/// Hands a call in, and leaves it waiting.
+async fn submit<T>(call: &mut StoreFuture<'_, T>) {
+    let pending = std::future::poll_fn(|context| Poll::Ready(call.as_mut().poll(context).is_pending())).await;
+    assert!(pending, "it was answered although no connection is free");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn swaps_that_were_given_up_while_a_statement_stalled_are_never_sent_and_their_followers_are() {
+    let (store, wire) = behind_a_wire_for(Duration::from_secs(60)).await;
+    let held = put(&store, sample::id(9), None, sample::record("held")).await;
+    wire.arm("busy", Cut::Stall);
+    let busy = tokio::spawn({
+        let store = store.clone();
+        async move { store.swap(sample::id(1), None, sample::record("busy")).await }
+    });
+    wire.made(1).await;
+    // All of these wait for the only connection: a claim alone, a claim and a renewal with another one behind, and a load.
+    let claim = |n: u64, text: &str| store.swap(sample::id(n), None, sample::record(text));
+    let renew = |text: &str| store.swap(sample::id(9), Some(held), sample::record(text));
+    let (mut alone, mut leader, mut follower) = (claim(2, "alone"), claim(3, "leader"), claim(3, "follower"));
+    let (mut renewal, mut next_renewal) = (renew("renewal"), renew("next renewal"));
+    for call in [&mut alone, &mut leader, &mut follower, &mut renewal, &mut next_renewal] {
+        submit(call).await;
+    }
+    let mut load = store.load(sample::id(2));
+    submit(&mut load).await;
+    drop((alone, leader, renewal, load));
+    let statements = store.statistics().statements;
+    wire.release();
+    applied(busy.await.unwrap());
+    let (followed, renewed) = tokio::join!(follower, next_renewal);
+    let (followed, renewed) = (applied(followed), applied(renewed));
+    assert_eq!(store.statistics().statements, statements + 2, "one for the claim and one for the renewal");
+    assert_eq!(store.load(sample::id(2)).await.unwrap().record, None, "an abandoned claim was written");
+    let found = store.load(sample::id(3)).await.unwrap().record.unwrap();
+    assert_eq!((found.version, found.record), (followed, sample::record("follower")));
+    let found = store.load(sample::id(9)).await.unwrap().record.unwrap();
+    assert_eq!((found.version, found.record), (renewed, sample::record("next renewal")));
+}
+
+#[tokio::test]
+async fn a_swap_that_was_given_up_while_its_batch_was_locked_out_leaves_its_place_to_its_follower() {
+    let url = support::url("pool=1");
+    let options = Options { statement_timeout: Duration::from_secs(1), ..Options::default() };
+    let store = open(&url, options).await;
+    let held = put(&store, sample::id(1), None, sample::record("held")).await;
+    let mut other = support::client(support::database()).await;
+    let lock = other.transaction().await.unwrap();
+    let sql = format!("SELECT FROM {}.operations WHERE id = '{}' FOR UPDATE", url.schema(), sample::id(1));
+    assert_eq!(lock.query(&sql, &[]).await.unwrap().len(), 1);
+    let released = put(&store, sample::id(2), None, sample::record("released")).await;
+    let batches = store.statistics().batches;
+    // One statement for both ids. It waits for the lock until the server gives it up, and then each is sent alone.
+    let mut locked_out = store.swap(sample::id(1), Some(held), sample::record("locked out"));
+    let mut leader = store.swap(sample::id(2), Some(released), sample::record("leader"));
+    let mut follower = store.swap(sample::id(2), Some(released), sample::record("follower"));
+    for call in [&mut locked_out, &mut leader, &mut follower] {
+        submit(call).await;
+    }
+    while store.statistics().batches == batches {
+        tokio::task::yield_now().await;
+    }
+    drop(leader);
+    let followed = applied(follower.await);
+    assert!(matches!(locked_out.await, Err(StoreError::Unavailable { .. })));
+    let found = store.load(sample::id(2)).await.unwrap().record.unwrap();
+    assert_eq!((found.version, found.record), (followed, sample::record("follower")));
+    lock.rollback().await.unwrap();
 }
 
 fn claim(key: &str) -> Claim {

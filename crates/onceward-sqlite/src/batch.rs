@@ -101,8 +101,12 @@ impl<'c> Batch<'c> {
 
     fn swap(&mut self, swap: Swap) {
         let Swap { id, expect, row, answer } = swap;
-        self.moved += row.record.len();
         let recent = self.recent.pop_front().flatten();
+        // Its caller gave up. A claim that is written now would be one that nobody works on.
+        if answer.is_closed() {
+            return;
+        }
+        self.moved += row.record.len();
         let found = match self.changes.get(&id).or(recent.as_ref()) {
             Some(latest) if latest.version_of_row() == expect => Ok(None),
             Some(latest) => Ok(Some(latest.stored())),

@@ -1,4 +1,4 @@
-//! A disk that fails: syncs that are not confirmed, and no space left.
+//! A disk that fails: syncs that are not confirmed or do not end, and no space left.
 //!
 //! A library that is loaded before the C library stands in for the disk. It is compiled here, as SQLite itself is.
 
@@ -268,4 +268,54 @@ fn a_child_drops_its_store_in_the_hook() {
     }
     wait.recv().unwrap();
     println!("the hook is through");
+}
+
+#[test]
+fn swaps_that_were_given_up_while_a_sync_stalled_are_not_written_when_it_ends() {
+    let directory = tempfile::tempdir().unwrap();
+    let shim = compile_shim(directory.path());
+    let mut child =
+        support::child("a_child_gives_swaps_up_while_a_sync_stalls", &directory.path().join("onceward.db"));
+    child.env("LD_PRELOAD", &shim).env(STALL, directory.path().join("stalled"));
+    let output = child.output().unwrap();
+    let (said, errors) = (String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
+    assert!(
+        output.status.success() && said.contains("only what somebody waited for was written"),
+        "{said}{errors}"
+    );
+}
+
+const STALL: &str = "STALL_SYNCS_WHILE";
+
+#[test]
+fn a_child_gives_swaps_up_while_a_sync_stalls() {
+    let Some(path) = support::child_path() else { return };
+    let stalled = PathBuf::from(std::env::var_os(STALL).unwrap());
+    // Nothing is folded meanwhile: that is another thread, with syncs of its own.
+    let fold_after = std::time::Duration::from_secs(3600);
+    let store = SqliteStore::open(path, Options { fold_after, ..Options::default() }).unwrap();
+    let settled = put(&store, sample::id(0), None, sample::record("settled"));
+    std::fs::File::create(&stalled).unwrap();
+    let claim = |n: u64| store.swap(sample::id(n), None, sample::record("claim"));
+    let mut syncing = claim(1);
+    assert!(submit(&mut syncing).is_pending());
+    let reached = PathBuf::from(format!("{}.reached", stalled.display()));
+    while !reached.exists() {}
+    // What waits behind the sync that does not end, and was not decided yet.
+    let mut abandoned: Vec<_> = (2..300).map(claim).collect();
+    abandoned.push(store.swap(sample::id(0), Some(settled), sample::record("abandoned renewal")));
+    let mut awaited = claim(300);
+    for call in abandoned.iter_mut().chain([&mut awaited]) {
+        assert!(submit(call).is_pending());
+    }
+    drop((syncing, abandoned));
+    std::fs::remove_file(&stalled).unwrap();
+    applied(block_on(awaited));
+    let written = |n: u64| block_on(store.load(sample::id(n))).unwrap().record.map(|found| found.version);
+    assert!(written(1).is_some(), "the batch that was being synced is on the disk");
+    assert_eq!(written(0), Some(settled), "an abandoned renewal was written");
+    for n in 2..300 {
+        assert_eq!(written(n), None, "the abandoned claim {n} was written");
+    }
+    println!("only what somebody waited for was written");
 }

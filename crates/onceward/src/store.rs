@@ -23,6 +23,11 @@ pub trait Store: Send + Sync + 'static {
     /// Writes `next` if the record is still at `expect`, or still absent where that is `None`.
     ///
     /// Answers only once the write is durable. An error says whether it may have been written all the same.
+    ///
+    /// A swap whose future is dropped may or may not be carried out, then or later: the caller treats it as
+    /// [`Ambiguous`](StoreError::Ambiguous), and reads again. A store in which swaps wait for their turn should skip those
+    /// whose future is gone when their turn comes: a claim that is written after its caller gave up is one that nobody
+    /// works on.
     fn swap(&self, id: RecordId, expect: Option<Version>, next: Record) -> StoreFuture<'_, Swapped>;
 
     /// Lists a page of records. It may miss what changes meanwhile; whoever acts on it does so by compare-and-swap.

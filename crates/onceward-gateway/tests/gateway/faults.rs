@@ -28,6 +28,7 @@ impl Faults {
             .env("LD_PRELOAD", &self.libraries)
             .env("DISK_FULL_WHILE", self.folder.join("full"))
             .env("FAIL_SYNCS_WHILE", self.folder.join("unsynced"))
+            .env("STALL_SYNCS_WHILE", self.folder.join("stalled"))
             .env("CLOCKS_AHEAD_BY", self.folder.join("clock"))
     }
 
@@ -45,6 +46,16 @@ impl Faults {
 
     pub fn syncs_work(&self) {
         std::fs::remove_file(self.folder.join("unsynced")).unwrap();
+    }
+
+    /// Syncs that begin from now on do not end.
+    pub fn syncs_stall(&self) {
+        std::fs::write(self.folder.join("stalled"), "").unwrap();
+    }
+
+    /// Syncs end again, those that stalled among them.
+    pub fn syncs_go_on(&self) {
+        std::fs::remove_file(self.folder.join("stalled")).unwrap();
     }
 
     /// From now on it is so many seconds later than it really is, and they have passed. Timers notice at the next event.

@@ -49,7 +49,7 @@ async fn looking_is_free_on_the_same_machine_and_every_change_needs_the_token_be
 
     let list = || Request::new("GET", "/v1/operations?state=unknown");
     let listed = gateway.ask_admin(list()).await;
-    let id = listed.json()["operations"][0]["id"].as_str().unwrap().to_owned();
+    let id = listed.json()["operations"][0]["operation"].as_str().unwrap().to_owned();
     assert_eq!(id, ledger.entries()[0].operation, "operators and the API use one name");
     for (name, value) in [
         ("host", "evil.example"),

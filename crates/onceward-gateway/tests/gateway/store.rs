@@ -3,6 +3,7 @@
 use std::os::unix::process::ExitStatusExt as _;
 use std::path::Path;
 
+use futures_util::future::join_all;
 use serde_json::json;
 
 use crate::faults::Faults;
@@ -218,4 +219,55 @@ async fn where_a_route_says_so_requests_pass_marked_while_the_store_is_away_and_
     assert_eq!((executed.status, executed.header("onceward-store")), (201, ""));
     assert!(gateway.charge("k").await.is_replayed());
     assert_eq!(ledger.count(), 3);
+}
+
+/// How many operations are in a state.
+async fn operations(gateway: &Gateway, state: &str) -> usize {
+    let listed =
+        gateway.ask_admin(Request::new("GET", &format!("/v1/operations?state={state}&limit=1000"))).await;
+    listed.json()["operations"].as_array().unwrap().len()
+}
+
+/// Claims many keys while no sync ends, and lets so many seconds pass before they end again.
+async fn stall_while_keys_are_claimed(seconds: u64) {
+    const KEYS: usize = 300;
+    let folder = tempfile::tempdir().unwrap();
+    let ledger = Ledger::start(folder.path());
+    let faults = Faults::new(folder.path());
+    let gateway = Gateway::spawn(faults.on(&mut Gateway::command(folder.path(), ledger.address)));
+    assert_eq!(gateway.charge("before").await.status, 201);
+    faults.syncs_stall();
+    let keys: Vec<String> = (0..KEYS).map(|n| format!("key-{n}")).collect();
+    // Each is answered when its claim's patience is over, which ends the stall.
+    for refused in join_all(keys.iter().map(|key| gateway.charge(key))).await {
+        assert_eq!(refused.told(), (503, UNAVAILABLE.to_owned()), "{refused:?}");
+        assert_eq!(refused.json()["next_action"], "retry_same_key");
+    }
+    faults.time_passed(seconds);
+    faults.syncs_go_on();
+    // The batch that was being synced is written late. It is found, and given back.
+    gateway.until_counted("api_idempotency_given_back_total", 1.0).await;
+    while operations(&gateway, "in_progress").await + operations(&gateway, "unknown").await > 0 {}
+    assert_eq!(gateway.counted("api_idempotency_unknown").await, 0.0);
+    assert_eq!(gateway.counted("api_idempotency_lost_claim_dropped_total").await, 0.0);
+    assert_eq!(ledger.count(), 1, "something was sent while the store stalled");
+    for key in &keys {
+        let executed = gateway.charge(key).await;
+        assert_eq!((executed.status, executed.is_replayed()), (201, false), "{key}: {executed:?}");
+    }
+    assert_eq!(ledger.count(), 1 + KEYS);
+    for key in &keys {
+        assert!(gateway.charge(key).await.is_replayed());
+    }
+    assert_eq!(ledger.count(), 1 + KEYS);
+}
+
+#[tokio::test]
+async fn a_disk_that_stalls_for_longer_than_a_claims_patience_leaves_no_key_unknown() {
+    stall_while_keys_are_claimed(0).await;
+}
+
+#[tokio::test]
+async fn a_disk_that_stalls_for_longer_than_a_lease_leaves_no_key_unknown() {
+    stall_while_keys_are_claimed(600).await;
 }

@@ -17,7 +17,7 @@ use super::mutant::Mutant;
 use super::plan::Plan;
 use super::process::Process;
 use super::sometimes::Sometimes;
-use super::store::{Connection, Database};
+use super::store::{Connection, Database, Stalled};
 use super::world::{AskedFor, World};
 use super::{Shared, TrueClock};
 
@@ -46,8 +46,8 @@ pub struct Node {
 struct Watch(Shared<World>);
 
 impl Observer for Watch {
-    fn observe(&self, _: &str, _: RecordId, what: Observation) {
-        self.0.lock().observed(what);
+    fn observe(&self, _: &str, id: RecordId, what: Observation) {
+        self.0.lock().observed(id, what);
     }
 }
 
@@ -213,6 +213,13 @@ impl Cast {
                 let span = self.draw(|world| world.random.millis(100, 5000));
                 self.note(|| format!("the store is away for {span:?}"));
                 self.database.away_for(span);
+            }
+            if self.draw(|world| world.random.permille(chances.store_stall)) {
+                let (span, all) =
+                    self.draw(|world| (world.random.millis(800, 6000), world.random.permille(500)));
+                let what = if all { Stalled::Everything } else { Stalled::Writes };
+                self.note(|| format!("the store stalls for {span:?}: {what:?}"));
+                self.database.stall_for(span, what);
             }
             if self.draw(|world| world.random.permille(chances.store_crash)) {
                 self.note(|| "the store crashes".to_owned());

@@ -147,6 +147,7 @@ async fn come_to_rest(cast: &Cast) {
         if matches!(record.state, State::InProgress { .. }) {
             cast.world.lock().violate(now, format!("invariant 10: {id} is in progress for ever"));
         }
+        cast.world.lock().check_unknown(now, id, &record);
     }
     let Some(node) = cast.node() else {
         return cast.world.lock().violate(now, "no process came back".to_owned());

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use onceward::event::{Answer, Decision, Event, Moment, Step, Write};
-use onceward::{Cause, Claim, Fence, Naming, OwnerToken, Record, State, machine};
+use onceward::{Cause, Claim, Fence, Naming, Outcome, OwnerToken, Record, State, machine};
 
 /// A bug in the machine or in the store.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -46,11 +46,13 @@ pub enum Mutant {
     TargetNotCompared,
     /// That the work was done is forgotten where its answer could not be kept.
     CauseIgnored,
+    /// The owner's proof that nothing was done counts only while its lease lives.
+    ProofIgnoredAfterLapse,
 }
 
 impl Mutant {
     /// Every bug.
-    pub const ALL: [Self; 18] = [
+    pub const ALL: [Self; 19] = [
         Self::LapseReexecutes,
         Self::SettleWithoutFenceCheck,
         Self::SwapComparesFence,
@@ -69,6 +71,7 @@ impl Mutant {
         Self::IdWithoutWindow,
         Self::TargetNotCompared,
         Self::CauseIgnored,
+        Self::ProofIgnoredAfterLapse,
     ];
 
     /// The machine with this bug. Bugs of the store are in the simulated database.
@@ -150,6 +153,11 @@ impl Mutant {
                     record.map(|record| Record { state: without_cause(&record.state), ..record.clone() });
                 machine::step(lost.as_ref(), at, event)
             }
+            (
+                Self::ProofIgnoredAfterLapse,
+                Event::Settle { outcome: Outcome::Retryable(_), .. },
+                Some(State::Unknown { .. }),
+            ) => Step { write: Write::Keep, answer: Answer::Applied, notice: None },
             _ => machine::step(record, at, event),
         }
     }

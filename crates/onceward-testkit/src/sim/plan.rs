@@ -61,6 +61,7 @@ pub struct Chances {
     pub crash: u64,
     pub stall: u64,
     pub outage: u64,
+    pub store_stall: u64,
     pub store_crash: u64,
     pub clock_jump: u64,
     pub webhook: u64,
@@ -127,6 +128,7 @@ impl Chances {
             crash: maybe(400),
             stall: maybe(500),
             outage: maybe(200),
+            store_stall: maybe(250),
             store_crash: maybe(300),
             clock_jump: maybe(100) * u64::from(maybe(1) == 1),
             webhook: maybe(300),
@@ -151,6 +153,7 @@ impl Chances {
             && self.store_instead == 0
             && self.store_lands_late == 0
             && self.outage == 0
+            && self.store_stall == 0
             && self.store_crash == 0
             && self.clock_jump == 0
     }
@@ -175,6 +178,7 @@ impl Chances {
             crash: 0,
             stall: 0,
             outage: 0,
+            store_stall: 0,
             store_crash: 0,
             clock_jump: 0,
             webhook: 0,

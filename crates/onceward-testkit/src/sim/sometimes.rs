@@ -29,6 +29,8 @@ pub enum Sometimes {
     TooLateToBegin,
     /// A claim that nobody began was released.
     ClaimGivenBack,
+    /// The same, after its lease had lapsed.
+    LapsedClaimGivenBack,
     /// An answer came from memory.
     ReplayFromCache,
     /// Another request came under the same key.
@@ -65,7 +67,7 @@ pub enum Sometimes {
 
 impl Sometimes {
     /// Every one of them.
-    pub const ALL: [Self; 29] = [
+    pub const ALL: [Self; 30] = [
         Self::LateFencedSettle,
         Self::LateSettleAccepted,
         Self::Lapse,
@@ -79,6 +81,7 @@ impl Sometimes {
         Self::DeadLetter,
         Self::TooLateToBegin,
         Self::ClaimGivenBack,
+        Self::LapsedClaimGivenBack,
         Self::ReplayFromCache,
         Self::Mismatch,
         Self::WorkPanicked,

@@ -44,10 +44,27 @@ pub(super) struct Rows {
     fences: BTreeMap<Version, Fence>,
     jump: Duration,
     away_until: Option<Instant>,
+    stall: Option<Stall>,
     /// Rises when the database crashes: whoever waits for an answer from before never gets one.
     pub generation: u64,
     /// For the mutant that acknowledges too early: what a crash takes back.
     unflushed: Vec<Unflushed>,
+}
+
+/// Nothing is carried out until then.
+#[derive(Clone, Copy)]
+struct Stall {
+    until: Instant,
+    what: Stalled,
+}
+
+/// What a stall holds up.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Stalled {
+    /// Writes: a disk that does not sync.
+    Writes,
+    /// Everything: a server that hangs.
+    Everything,
 }
 
 /// When it reaches the disk, what was written, and what stood there before.
@@ -94,6 +111,16 @@ impl Database {
 
     pub fn away_for(&self, span: Duration) {
         self.rows().away_until = Some(instant() + span);
+    }
+
+    pub fn stall_for(&self, span: Duration, what: Stalled) {
+        self.rows().stall = Some(Stall { until: instant() + span, what });
+    }
+
+    /// How long a call that comes now is held up.
+    fn stalled(&self, writes: bool) -> Duration {
+        let stall = self.rows().stall.filter(|stall| writes || stall.what == Stalled::Everything);
+        stall.map_or(Duration::ZERO, |stall| stall.until.saturating_duration_since(instant()))
     }
 
     /// The database is killed and comes back: what was durable is there, what was under way is lost or not.
@@ -272,7 +299,12 @@ impl Connection {
             self.process.pass().await;
             return lost();
         }
-        let done = self.carried_out(make(database.clone())).await?;
+        let stalled = database.stalled(writes.is_some());
+        let done = if stalled.is_zero() {
+            self.carried_out(make(database.clone())).await?
+        } else {
+            self.carried_out_after(stalled, generation, make).await?
+        };
         sleep(back).await;
         let crashed = database.rows().generation != generation;
         self.process.pass().await;
@@ -289,6 +321,27 @@ impl Connection {
             Visibility::Latest => statement.await,
             Visibility::Snapshot => tokio::spawn(statement).await.expect("a statement does not panic"),
         }
+    }
+
+    /// What a stalled database had begun, it carries out when the stall ends, whether or not anybody still waits. What waits
+    /// for its turn is carried out if somebody does.
+    async fn carried_out_after<T: Send + 'static>(
+        &self,
+        stalled: Duration,
+        generation: u64,
+        make: impl FnOnce(Arc<Database>) -> Statement<T> + Send + 'static,
+    ) -> Result<T, StoreError> {
+        let database = self.database.clone();
+        let begun = database.world.lock().random.permille(500);
+        let late = async move {
+            sleep(stalled).await;
+            if database.rows().generation != generation {
+                let reason = "simulated: the store crashed while it stalled".to_owned();
+                return Err(StoreError::Ambiguous { reason });
+            }
+            make(database).await
+        };
+        if begun { tokio::spawn(late).await.expect("a statement does not panic") } else { late.await }
     }
 
     fn draw_fault(&self, world: &mut World, writes: bool) -> Fault {

@@ -43,6 +43,8 @@ pub struct World {
     pub disturbed: BTreeSet<u64>,
     /// What was begun, whether or not it came to an execution.
     begun: BTreeSet<(RecordId, Fence)>,
+    /// Operations whose claim came back too late to be begun: they are settled as any other, and that may fail for good.
+    too_late: BTreeSet<RecordId>,
     /// Whether nothing but an engine can leave a claim lying about in this history.
     wedges_are_bugs: bool,
     store_now: Timestamp,
@@ -101,6 +103,7 @@ impl World {
             answers: Answers::default(),
             disturbed: BTreeSet::new(),
             begun: BTreeSet::new(),
+            too_late: BTreeSet::new(),
             wedges_are_bugs,
             store_now: Timestamp::from_micros(0),
             fences: BTreeMap::new(),
@@ -222,7 +225,16 @@ impl World {
         self.store_now = store_now;
         self.note(at, || {
             let show = |record: Option<&Record>| {
-                record.map_or("none".to_owned(), |r| format!("{} {:?}", r.state.name(), r.fence))
+                record.map_or("none".to_owned(), |r| {
+                    format!(
+                        "{} {:?} owner {:?} lease {:?} err {:?}",
+                        r.state.name(),
+                        r.fence,
+                        r.owner,
+                        r.state,
+                        r.last_error
+                    )
+                })
             };
             format!("{id}: {} -> {}", show(old), show(new))
         });
@@ -313,6 +325,11 @@ impl World {
         {
             self.check_release(at, id, old, new);
         }
+        if matches!((&old.state, &new.state), (State::Unknown { .. }, State::FailedRetryable { .. }))
+            && new.last_error.as_deref().is_some_and(|words| words.starts_with("the claim's answer was lost"))
+        {
+            self.saw(Sometimes::LapsedClaimGivenBack);
+        }
         if matches!((&old.state, &new.state), (State::InProgress { .. }, State::Unknown { .. }))
             && new.last_error.as_deref().is_some_and(|words| words.starts_with("an earlier attempt"))
         {
@@ -372,9 +389,7 @@ impl World {
     /// A lease lapses only where its owner was disturbed or really at work: else a claim was left lying about.
     fn check_lapse(&mut self, at: Timestamp, id: RecordId, lease_until: Timestamp, new: &Record) {
         let begun = self.begun.contains(&(id, new.fence));
-        let mut instance = [0; 8];
-        instance.copy_from_slice(&new.owner.as_bytes()[..8]);
-        let disturbed = self.disturbed.contains(&u64::from_le_bytes(instance)) || !self.wedges_are_bugs;
+        let disturbed = self.was_disturbed(new) || !self.wedges_are_bugs;
         let lapsed = new.last_error.as_deref() == Some("the lease lapsed");
         if lapsed {
             self.saw(Sometimes::Lapse);
@@ -387,6 +402,23 @@ impl World {
         }
         if lapsed && !begun && !disturbed {
             self.violate(at, format!("{id} was wedged: claimed, never begun, never given back"));
+        }
+    }
+
+    /// Whether the process that holds this tenure was killed or stopped.
+    fn was_disturbed(&self, record: &Record) -> bool {
+        let mut instance = [0; 8];
+        instance.copy_from_slice(&record.owner.as_bytes()[..8]);
+        self.disturbed.contains(&u64::from_le_bytes(instance))
+    }
+
+    /// When everything has come to rest: an outcome may be unknown where something was begun, or where the process that
+    /// knows better was disturbed. Else the store was away or slow, and that costs nobody an operator.
+    pub fn check_unknown(&mut self, at: Timestamp, id: RecordId, record: &Record) {
+        let unknown = matches!(record.state, State::Unknown { .. });
+        let excused = record.doubt.is_some() || self.too_late.contains(&id) || self.was_disturbed(record);
+        if unknown && !excused && !self.begun.contains(&(id, record.fence)) {
+            self.violate(at, format!("{id} is unknown although nothing was begun under {:?}", record.fence));
         }
     }
 
@@ -479,7 +511,12 @@ impl World {
         }
     }
 
-    pub fn observed(&mut self, what: Observation) {
+    pub fn observed(&mut self, id: RecordId, what: Observation) {
+        let at = self.store_now;
+        self.note(at, || format!("DBG {id} observed {what:?}"));
+        if what == Observation::TooLate {
+            self.too_late.insert(id);
+        }
         let what = match what {
             Observation::Fenced => Sometimes::LateFencedSettle,
             Observation::AttachWoken => Sometimes::AttachWoken,

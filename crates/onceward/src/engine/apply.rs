@@ -91,6 +91,8 @@ pub(super) struct Applied {
     pub from: Option<&'static str>,
     /// Whether a write was made.
     pub wrote: Wrote,
+    /// An earlier try whose answer was lost. It may be what the event met, or still arrive if what stands in its way goes.
+    pub lost: Option<Lost>,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -165,7 +167,7 @@ impl Inner {
                     next
                 }
                 (Write::Keep, _) | (Write::Remove, None) => {
-                    return Ok(self.applied(id, told, believed, Wrote::Nothing));
+                    return Ok(Applied { lost, ..self.applied(id, told, believed, Wrote::Nothing) });
                 }
                 (Write::Remove, Some(version)) => {
                     let forgotten = self.store.forget(vec![(id, version)]).await;
@@ -186,7 +188,7 @@ impl Inner {
                     let moment = self.store_clock.saw(now, sent);
                     let standing = Some(Standing { record: Arc::from(next), version });
                     let written = Believed { standing, moment, asked: Some(sent) };
-                    return Ok(self.applied(id, told, written, Wrote::Record));
+                    return Ok(Applied { lost, ..self.applied(id, told, written, Wrote::Record) });
                 }
                 Ok((Swapped::Conflict(seen), sent)) => {
                     believed = self.saw(seen, sent);
@@ -301,7 +303,7 @@ impl Inner {
                 shared.offer(id, &standing.record, moment.now.before(instant().duration_since(asked)));
             }
         }
-        Applied { answer, standing, from, wrote }
+        Applied { answer, standing, from, wrote, lost: None }
     }
 
     /// Whoever wrote it: that an outcome became unknown, and that it became known, is told here alone.

@@ -121,10 +121,12 @@ impl Inner {
             }
         };
         // After an ambiguous write the machine sees a running tenure; the owner token tells that it is this one.
-        Ok(applied.standing.filter(|standing| is_held_by(&standing.record, owner)).map(|standing| {
-            self.observe(&standing.record.subject.route, id, Observation::Resumed);
-            Reservation::new(Held::new(self.clone(), id, standing, watch))
-        }))
+        let Some(standing) = applied.standing.filter(|standing| is_held_by(&standing.record, owner)) else {
+            self.give_back(id, owner, applied.lost);
+            return Ok(None);
+        };
+        self.observe(&standing.record.subject.route, id, Observation::Resumed);
+        Ok(Some(Reservation::new(Held::new(self.clone(), id, standing, watch))))
     }
 
     pub(super) fn id_of(&self, claim: &Claim) -> RecordId {
@@ -198,13 +200,16 @@ impl Inner {
         let label = self.identity.label(id, &claim.key);
         let event = Event::Claim { claim, owner, label: &label, format: self.record_format };
         let patience = Patience::of_claim(now, self.limits.claim_patience);
+        // A named owner asks again and is recognised; one that this engine named never does.
+        let give_back = |lost| {
+            if claim.owner != Some(owner) {
+                self.give_back(id, owner, lost);
+            }
+        };
         let applied = match self.apply(id, start, &event, patience).await {
             Ok(applied) => applied,
             Err(failed) => {
-                // A named owner asks again and is recognised; one that this engine named never does.
-                if claim.owner != Some(owner) {
-                    self.give_back(id, owner, failed.lost);
-                }
+                give_back(failed.lost);
                 return Err(failed.told());
             }
         };
@@ -220,10 +225,12 @@ impl Inner {
                 Ok(Claimed::Reserved(Reservation::new(Held::new(self.clone(), id, standing, watch))))
             }
             Decision::Replay(reply) => {
+                give_back(applied.lost);
                 self.observe(&claim.route, id, Observation::Replayed);
                 Ok(Claimed::Replay { reply, expires_at: promised(&standing.record) })
             }
             Decision::Refuse(refusal) => {
+                give_back(applied.lost);
                 match refusal {
                     Refusal::Mismatch => self.observe(&claim.route, id, Observation::Mismatch),
                     Refusal::Unknown { .. } | Refusal::Incomparable => {

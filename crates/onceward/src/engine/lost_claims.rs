@@ -6,7 +6,7 @@
 //! while it is in progress, and as well once it has lapsed.
 //!
 //! An entry leaves the list when its claim was found and released, when something else stands where the claim would have
-//! been written, so that it can no longer arrive, or at a deadline. The deadline counts from when the store is back. A
+//! been written and stays, so that it can no longer arrive, or at a deadline. The deadline counts from when the store is back. A
 //! read does not tell that: a disk that does not sync still answers reads. A write that was sent after the claim was
 //! given up and that is durable does. It also makes every entry due at once, because what was stalled has arrived by then
 //! or is about to.
@@ -28,7 +28,7 @@ use crate::outcome::Outcome;
 use crate::record::{Record, State};
 use crate::store::{Stamped, StoreError, Version};
 use crate::time::{Instant, instant, sleep};
-use crate::{OwnerToken, RecordId};
+use crate::{OwnerToken, RecordId, Timestamp};
 
 /// The first look comes soon: most answers are lost with a connection, and the next connection shows what was written.
 const LOOK_FIRST: Duration = Duration::from_millis(250);
@@ -250,6 +250,23 @@ impl LostClaim {
         Some(Self { pause, ends, ..self })
     }
 
+    /// Whether the claim may still replace what stands there, or be written when that is gone. Versions do not come back, but
+    /// a place can be free again: where records are kept for minutes only, a claim may be on its way for longer.
+    fn can_arrive_after(&self, other: &Stamped, now: Timestamp) -> bool {
+        if self.expected.is_some() {
+            return self.expected == Some(other.version);
+        }
+        let arrived = now.after(ARRIVES_WITHIN);
+        match &other.record.state {
+            State::Completed { expires_at, .. }
+            | State::FailedRetryable { expires_at, .. }
+            | State::Expired { expires_at, .. } => *expires_at <= arrived,
+            State::InProgress { .. } | State::Unknown { .. } => {
+                other.record.terms.retention <= ARRIVES_WITHIN
+            }
+        }
+    }
+
     /// Whether this is the tenure that nobody works under: it may have lapsed by now.
     fn is(&self, record: &Record) -> bool {
         record.owner == self.owner && matches!(record.state, State::InProgress { .. } | State::Unknown { .. })
@@ -323,18 +340,16 @@ impl Inner {
 
     async fn look_for(&self, claim: &LostClaim) -> Found {
         let patience = Patience::of_claim(self.store_clock.read(), self.limits.claim_patience);
-        let seen = match self.within(patience, self.store.load(claim.id)).await {
-            Ok((seen, sent)) => {
-                self.store_clock.saw(seen.now, sent);
-                seen.record
-            }
+        let (seen, now) = match self.within(patience, self.store.load(claim.id)).await {
+            Ok((seen, sent)) => (seen.record, self.store_clock.saw(seen.now, sent).now),
             Err(error) => return claim.not_read(&error),
         };
         match seen {
             Some(stamped) if claim.is(&stamped.record) => self.release(claim, stamped, patience).await,
+            Some(other) if claim.can_arrive_after(&other, now) => Found::NotYet,
+            None if claim.expected.is_none() => Found::NotYet,
             // What the claim would have replaced is gone: it can no longer arrive.
-            other if other.as_ref().map(|stamped| stamped.version) != claim.expected => Found::Ended,
-            _ => Found::NotYet,
+            Some(_) | None => Found::Ended,
         }
     }
 

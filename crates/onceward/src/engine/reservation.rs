@@ -151,6 +151,9 @@ impl Reservation {
 
     /// Ends the tenure. A store that is away is asked again for as long as the engine's patience for it lasts; after that
     /// an error is returned, and it is tried on in the background: what was done must not be lost.
+    ///
+    /// Poll it to its end: a settlement whose future is dropped may not be stored, and the outcome is then unknown when the
+    /// lease lapses.
     pub async fn settle(mut self, outcome: Outcome) -> Result<Settled, EngineError> {
         self.settled = Settlement::Done;
         let held = self.operation.held.clone();
