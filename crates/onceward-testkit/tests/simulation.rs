@@ -45,11 +45,3 @@ fn every_bug_that_is_put_in_is_found() {
         println!("{mutant:?} is found in seed {seed}: {}", violations[0]);
     }
 }
-
-#[test]
-fn zz_trace() {
-    let seed = std::env::var("SEED").unwrap().parse().unwrap();
-    for line in history(seed, Mutant::None, Trace::On).unwrap().trace {
-        println!("{line}");
-    }
-}

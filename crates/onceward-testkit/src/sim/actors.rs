@@ -14,7 +14,7 @@ use onceward::{
 };
 
 use super::mutant::Mutant;
-use super::plan::Plan;
+use super::plan::{CLAIM_PATIENCE, Plan};
 use super::process::Process;
 use super::sometimes::Sometimes;
 use super::store::{Connection, Database, Stalled};
@@ -92,7 +92,7 @@ impl Cast {
                 cache_bytes: 20_000,
                 cache_revalidate: Duration::from_secs(1),
                 reply_bytes: 1024,
-                claim_patience: Duration::from_millis(700),
+                claim_patience: CLAIM_PATIENCE,
                 settle_patience: Duration::from_secs(1),
                 settle_give_up: Duration::from_secs(6),
                 linger: Duration::from_secs(5),

@@ -7,6 +7,10 @@ use onceward::{OnLapse, Terms};
 
 use crate::Random;
 
+/// How long a claim's call may take. An engine's idea of the store's time is ahead by as much, because it counts from when
+/// the call was sent.
+pub const CLAIM_PATIENCE: Duration = Duration::from_millis(700);
+
 /// The size and the dangers of one history.
 #[derive(Debug, Clone)]
 pub struct Plan {

@@ -11,7 +11,7 @@ use onceward::{
     Cause, Fence, Observation, OnLapse, OperationId, Outcome, Record, RecordId, State, Timestamp,
 };
 
-use super::plan::Chances;
+use super::plan::{CLAIM_PATIENCE, Chances};
 use super::sometimes::Sometimes;
 use crate::Random;
 
@@ -225,16 +225,7 @@ impl World {
         self.store_now = store_now;
         self.note(at, || {
             let show = |record: Option<&Record>| {
-                record.map_or("none".to_owned(), |r| {
-                    format!(
-                        "{} {:?} owner {:?} lease {:?} err {:?}",
-                        r.state.name(),
-                        r.fence,
-                        r.owner,
-                        r.state,
-                        r.last_error
-                    )
-                })
+                record.map_or("none".to_owned(), |r| format!("{} {:?}", r.state.name(), r.fence))
             };
             format!("{id}: {} -> {}", show(old), show(new))
         });
@@ -286,15 +277,15 @@ impl World {
     }
 
     fn changed(&mut self, at: Timestamp, id: RecordId, old: &Record, new: &Record) {
-        let spent = match &old.state {
+        let spent_at = |time: Timestamp| match &old.state {
             State::Completed { expires_at, .. } | State::FailedRetryable { expires_at, .. } => {
-                *expires_at <= at
+                *expires_at <= time
             }
             State::Expired { .. } => true,
             State::InProgress { .. } | State::Unknown { .. } => false,
         };
         if new.fence != old.fence {
-            self.check_new_tenure(at, id, old, new, spent);
+            self.check_new_tenure(at, id, old, new, spent_at(at.after(CLAIM_PATIENCE)));
             return self.began(at, id, Some(old), new);
         }
         let allowed = match (&old.state, &new.state) {
@@ -307,7 +298,7 @@ impl World {
             (State::Completed { reply: before, .. }, State::Completed { reply: after, .. }) => {
                 before == after
             }
-            (State::Completed { .. } | State::FailedRetryable { .. }, State::Expired { .. }) => spent,
+            (State::Completed { .. } | State::FailedRetryable { .. }, State::Expired { .. }) => spent_at(at),
             (State::Expired { .. }, State::Expired { .. }) => true,
             _ => false,
         };
@@ -472,7 +463,11 @@ impl World {
             State::InProgress { .. } | State::Unknown { .. } => false,
         };
         match event {
-            Event::Claim { claim, .. } => {
+            Event::Claim { claim, owner, .. } => {
+                let refused = matches!(step.answer, Answer::Decision(Decision::Refuse(_)));
+                if refused && record.owner == *owner && is_held(record, at.now) {
+                    self.violate(at.now, format!("a claim was refused because of itself: {:?}", step.answer));
+                }
                 let different = record.fingerprint.compare(claim.fingerprint()) == Comparison::Different;
                 if !over && record.fingerprint.target() != claim.fingerprint().target() {
                     self.saw(Sometimes::OtherTarget);
@@ -512,8 +507,6 @@ impl World {
     }
 
     pub fn observed(&mut self, id: RecordId, what: Observation) {
-        let at = self.store_now;
-        self.note(at, || format!("DBG {id} observed {what:?}"));
         if what == Observation::TooLate {
             self.too_late.insert(id);
         }
@@ -538,6 +531,12 @@ impl World {
     pub fn lost(&mut self, at: Timestamp, id: RecordId, version: Version) {
         self.violate(at, format!("version {version} of {id} was acknowledged and is gone"));
     }
+}
+
+/// Whether a tenure runs, by a lease that has not lapsed and is not from the future.
+fn is_held(record: &Record, now: Timestamp) -> bool {
+    matches!(record.state, State::InProgress { lease_until }
+        if lease_until > now && lease_until.since(now) <= record.terms.lease * 2)
 }
 
 /// Which execution's answer a completed record holds.

@@ -324,3 +324,22 @@ async fn a_take_over_that_lands_late_is_found_however_long_its_lease_and_keeps_t
     assert!(matches!(record.state, State::Unknown { .. }), "{:?}", record.state);
     assert_eq!(stalling.heard.count(Observation::GivenBack), 0);
 }
+
+#[tokio::test(start_paused = true)]
+async fn a_claim_that_was_answered_by_another_record_is_given_back_if_it_arrives_when_that_record_is_gone() {
+    let memory = MemoryStore::with_clock(clock());
+    let terms = Terms { retention: SECOND * 2, grace: Duration::ZERO, ..Terms::default() };
+    let here = Engine::open(Arc::new(memory.clone()), identity_of_tests(), options(1)).await.unwrap();
+    let short = || claim().terms(terms.clone()).unwrap();
+    here.run(short(), async |_| Outcome::completed(Reply::new("first"))).await.unwrap();
+    let store = Arc::new(FaultyStore::scripted(memory.clone(), [(Method::Swap, 1, Fault::LandsWhenTold)]));
+    let there = Engine::open(store.clone(), identity_of_tests(), options(2)).await.unwrap();
+    let ran = there.run(short(), async |_| panic!("must not execute")).await.unwrap();
+    assert!(matches!(ran, Ran::Replayed { .. }), "{ran:?}");
+    sleep(SECOND * 40).await;
+    assert_eq!(memory.load(id()).await.unwrap().record, None, "it is swept");
+    store.land().await;
+    sleep(MINUTE).await;
+    let state = memory.load(id()).await.unwrap().record.map(|stamped| stamped.record.state);
+    assert!(!matches!(state, Some(State::InProgress { .. } | State::Unknown { .. })), "{state:?}");
+}

@@ -93,14 +93,18 @@ async fn a_demanded_key_and_unprotected_requests_cannot_be_combined() {
     assert!(onceward::http::Routes::new(policy).is_err());
 }
 
-#[tokio::test(start_paused = true)]
-async fn a_request_does_not_go_through_while_another_claim_of_its_key_is_on_its_way() {
-    // The first claim takes two seconds to arrive; the store cannot be reached for the second.
-    let store = FaultyStore::new(memory(), |call| match (call.method, call.nth) {
+/// The first claim takes two seconds to arrive, and the store cannot be reached for the second.
+fn late_then_away() -> FaultyStore {
+    FaultyStore::new(memory(), |call| match (call.method, call.nth) {
         (Method::Swap, 2) => Fault::Slow { before: SECOND * 2, after: Duration::ZERO },
         (Method::Swap, 3) => Fault::Unavailable,
         _ => Fault::None,
-    });
+    })
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_request_does_not_go_through_while_another_claim_of_its_key_is_on_its_way() {
+    let store = late_then_away();
     let world = world_on(store, pass()).await;
     let sender = world.clone();
     let first = tokio::spawn(async move { sender.send(post("k", "{}")).await });
@@ -114,11 +118,7 @@ async fn a_request_does_not_go_through_while_another_claim_of_its_key_is_on_its_
 
 #[tokio::test(start_paused = true)]
 async fn a_claim_that_its_client_left_keeps_others_from_going_through() {
-    let store = FaultyStore::new(memory(), |call| match (call.method, call.nth) {
-        (Method::Swap, 2) => Fault::Slow { before: SECOND * 2, after: Duration::ZERO },
-        (Method::Swap, 3) => Fault::Unavailable,
-        _ => Fault::None,
-    });
+    let store = late_then_away();
     let world = world_on(store, pass()).await;
     let sender = world.clone();
     let first = tokio::spawn(async move { sender.send(post("k", "{}")).await });
