@@ -35,8 +35,7 @@ pub(super) struct Document {
     pub scope_verified: bool,
     /// Lets several gateways share a store without meeting.
     pub namespace: String,
-    /// The format that records are written in, `1` or `2`. Without it, new and embedded stores get `2`, and a shared store that
-    /// was used before keeps what it has.
+    /// The format of records, `1` or `2`. Without it, new and embedded stores get `2`, and used shared ones keep theirs.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 1, max = 2))]
     pub record_format: Option<u8>,

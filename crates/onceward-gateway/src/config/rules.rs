@@ -105,8 +105,7 @@ rules! {
     max_request_body: Size = |policy: &Policy| Size(policy.max_request_body as u64);
     /// Bytes of an answer's body. It is stored, and held in memory until it is.
     max_response_body: Size = |policy: &Policy| Size(policy.max_response_body as u64);
-    /// What an answer counts as that has no length and ends where its connection does: whole if it is one JSON object or array
-    /// (`proven`), always whole (`accept`), or cut off (`unknown`).
+    /// Whether an answer that ends with its connection is whole: if it is JSON (`proven`), always (`accept`), never (`unknown`).
     close_delimited: CloseDelimited = |_: &Policy| CloseDelimited::Proven;
     /// What makes two requests the same beside method, path, query and body.
     fingerprint: Fingerprint = |_: &Policy| Fingerprint::default();
