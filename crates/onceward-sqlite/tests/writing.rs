@@ -183,14 +183,18 @@ fn a_version_never_comes_back_after_the_record_was_forgotten_and_the_store_reope
 }
 
 #[test]
-fn what_waits_when_the_store_is_dropped_is_still_written() {
+fn what_waits_when_the_store_is_closed_is_still_written() {
     let directory = tempfile::tempdir().unwrap();
     let path = directory.path().join("onceward.db");
     let Held { store, gate } = held(&path, Options { batch_limit: 2, ..Options::default() });
-    for n in 1..=9 {
-        assert!(submit(&mut store.swap(sample::id(n), None, sample::record("waits"))).is_pending());
-    }
+    let swap = |n| store.swap(sample::id(n), None, sample::record("waits"));
+    let mut waiting: Vec<_> = (1..=9).map(swap).collect();
+    assert!(waiting.iter_mut().all(|write| submit(write).is_pending()));
     gate.open();
+    block_on(store.close());
+    for write in waiting {
+        assert!(matches!(block_on(write), Ok(Swapped::Applied { .. })));
+    }
     drop(store);
     let store = open(&path);
     for n in 0..=9 {
