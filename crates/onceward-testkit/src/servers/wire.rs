@@ -133,8 +133,9 @@ async fn pass(mut client: TcpStream, mut server: TcpStream, plan: Plan, state: w
                 match cut {
                     Some(Cut::Before) => return made(),
                     Some(Cut::Stall) => {
-                        made();
+                        // Read first: a test that hears of the stall may release it at once.
                         let before = stalled.borrow().released;
+                        made();
                         let gone = stalled
                             .wait_for(|state| state.released > before || state.generation != born)
                             .await

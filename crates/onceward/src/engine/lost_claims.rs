@@ -6,10 +6,10 @@
 //! while it is in progress, and as well once it has lapsed.
 //!
 //! An entry leaves the list when its claim was found and released, when something else stands where the claim would have
-//! been written and stays, so that it can no longer arrive, or at a deadline. The deadline counts from when the store is back. A
-//! read does not tell that: a disk that does not sync still answers reads. A write that was sent after the claim was
-//! given up and that is durable does. It also makes every entry due at once, because what was stalled has arrived by then
-//! or is about to.
+//! been written and stays, so that it can no longer arrive, or at a deadline. The deadline counts from when the store is
+//! back. A read does not tell that: a disk that does not sync still answers reads. A write that was sent after the claim
+//! was given up and that is durable does. It also makes every entry due at once, because what was stalled has arrived by
+//! then or is about to.
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, Ordering};
