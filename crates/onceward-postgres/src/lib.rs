@@ -73,7 +73,7 @@ use statistics::Counters;
 /// A store in a PostgreSQL database. Clones share its connections.
 ///
 /// A swap whose future is dropped before it is put into a statement is not sent. The store's tasks live on the runtime that
-/// it was connected on. When the last clone is dropped, what waits is still sent and the tasks end;
+/// it was connected on. When the last clone is dropped, the tasks end;
 /// [`close`](Self::close) waits for that.
 #[derive(Clone)]
 pub struct PostgresStore {

@@ -67,8 +67,8 @@ use threads::Threads;
 
 /// A store in a file. Clones share it.
 ///
-/// A swap whose future is dropped before its turn comes is not written. When the last clone is dropped, what waits is
-/// still written, the log is moved into the database and the threads are joined: that can take a second after heavy load.
+/// A swap whose future is dropped before its turn comes is not written. When the last clone is dropped, the log is moved
+/// into the database and the threads are joined: that can take a second after heavy load.
 /// In async code, [`close`](Self::close) it first, and the drop has nothing left to wait for.
 #[derive(Clone)]
 pub struct SqliteStore {

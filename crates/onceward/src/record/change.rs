@@ -126,7 +126,7 @@ impl Record {
         let settled_at = self.told(at);
         self.state = State::FailedRetryable { settled_at, expires_at: settled_at.after(kept) };
         self.doubt = None;
-        // Whoever releases says that the outside call did not happen either.
+        // A release says that the outside call did not happen either.
         self.entered.clear();
         self.last_error = Some(error_text(error));
     }
