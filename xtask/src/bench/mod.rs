@@ -16,6 +16,8 @@ pub enum Subject {
     Store(StoreArguments),
     /// The gateway against the least proxy that hyper makes.
     Gateway(gateway::Options),
+    /// This build of the gateway against another one: what a change costs.
+    Compare(gateway::compare::Options),
     /// The gateway on PostgreSQL: batches against single statements, and Redis in front.
     Postgres(postgres::Options),
     /// What stands around the gateway in its measurement.
@@ -55,6 +57,7 @@ pub fn run(subject: &Subject) -> Done {
             })
         }
         Subject::Gateway(options) => gateway::run(options),
+        Subject::Compare(options) => gateway::compare::run(options),
         Subject::Postgres(options) => postgres::run(options),
         Subject::Peer(peer) => gateway::peers::run(peer),
     }

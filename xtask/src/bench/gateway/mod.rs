@@ -1,5 +1,6 @@
 //! The gateway against the least proxy, in one run on one machine.
 
+pub mod compare;
 pub mod load;
 pub mod peers;
 pub mod side_by_side;

@@ -2,6 +2,7 @@
 
 use std::io::{BufRead as _, BufReader};
 use std::net::SocketAddr;
+use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStdout, Command, Stdio};
 
 use super::load::{CONNECTIONS, Seen};
@@ -77,10 +78,25 @@ pub struct Row {
     pub against: Vec<Seen>,
 }
 
-/// A gateway on a store.
+/// The gateway of this source tree, as `cargo build --release` leaves it.
+pub fn built_gateway() -> PathBuf {
+    let target = std::env::var_os("CARGO_TARGET_DIR").map_or_else(|| root().join("target"), PathBuf::from);
+    target.join("release").join("onceward")
+}
+
+/// A gateway of this source tree on a store.
 pub fn gateway(store: &str, upstream: SocketAddr, more: &[&str]) -> Result<Process, Failure> {
-    let binary = std::env::var_os("CARGO_TARGET_DIR").map_or_else(|| root().join("target"), Into::into);
-    let mut command = Command::new(binary.join("release").join("onceward"));
+    gateway_of(&built_gateway(), store, upstream, more)
+}
+
+/// A gateway of any build on a store.
+pub fn gateway_of(
+    program: &Path,
+    store: &str,
+    upstream: SocketAddr,
+    more: &[&str],
+) -> Result<Process, Failure> {
+    let mut command = Command::new(program);
     command.args([
         "serve",
         "--listen",
@@ -96,7 +112,7 @@ pub fn gateway(store: &str, upstream: SocketAddr, more: &[&str]) -> Result<Proce
     command.args(more);
     let (child, address, mut lines) = started(&mut command)?;
     let admin = Some(told(&mut lines, "admin on http://")?);
-    // Whoever prints more must not be stopped by a full pipe.
+    // The rest of the output is read too: a full pipe would stop the program.
     std::thread::spawn(move || lines.map_while(Result::ok).for_each(drop));
     Ok(Process { child, address, admin })
 }
