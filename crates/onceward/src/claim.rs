@@ -117,6 +117,15 @@ impl Claim {
         &self.fingerprint
     }
 
+    /// Whether a route's name is this request's method and path, so that the route has no other requests. Work that is no HTTP
+    /// request is named by its route as far as anything names it.
+    pub(crate) fn is_named_by(&self, route: &str) -> bool {
+        self.request_line.as_ref().is_none_or(|line| {
+            route.strip_prefix(line.method.as_str()).and_then(|rest| rest.strip_prefix(' '))
+                == Some(&line.path)
+        })
+    }
+
     /// Notes the method and the path of the request, for operators. What makes two requests the same is the fingerprint.
     pub fn request_line(mut self, method: &str, path: &str) -> Self {
         let path = cut(path, Subject::MAX_PATH_BYTES).to_owned();

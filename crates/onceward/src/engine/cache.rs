@@ -12,11 +12,11 @@ use quick_cache::sync::{Cache as Kept, DefaultLifecycle};
 
 use crate::RecordId;
 use crate::event::Moment;
-use crate::record::{Record, State};
+use crate::record::{Record, State, Subject};
 use crate::time::{Instant, instant};
 
-/// What a record weighs beside its reply: ids, times, the scope, the key and the cache's own bookkeeping.
-const RECORD_OVERHEAD_BYTES: u64 = 512;
+/// What a record weighs beside its reply: itself, the texts of its subject, and the bookkeeping of cache and allocator.
+const RECORD_OVERHEAD_BYTES: u64 = (size_of::<Record>() + size_of::<Subject>() + 256) as u64;
 /// Only sizes the cache's first tables; the bytes are what bounds it.
 const TYPICAL_RECORD_BYTES: u64 = 2048;
 

@@ -1,6 +1,7 @@
 //! Bodies: read whole up to a limit, or passed through as they are.
 
 use std::pin::Pin;
+use std::sync::Arc;
 use std::task::{Context, Poll};
 use std::time::Duration;
 
@@ -10,6 +11,7 @@ use http_body::{Body as HttpBody, Frame, SizeHint};
 use tokio::sync::oneshot;
 
 use super::held::Drawn;
+use crate::engine::PassThroughEntry;
 use crate::time::sleep;
 
 /// A refusal reads this much of a body that nobody wants, so that the connection can be used again. It is what arrives
@@ -36,6 +38,7 @@ pin_project_lite::pin_project! {
         // In boxes is what seldom is: bodies are moved from hand to hand a dozen times.
         Whole { data: Bytes, trailers: Option<Box<HeaderMap>>, drawn: Drawn },
         Passed { #[pin] body: B },
+        Entered { #[pin] body: B, entry: Option<Arc<PassThroughEntry>> },
         Copied { #[pin] body: B, copied: Box<Copied> },
     }
 }
@@ -43,6 +46,11 @@ pin_project_lite::pin_project! {
 impl<B> Body<B> {
     pub(super) fn passed(body: B) -> Self {
         Self { kind: Kind::Passed { body } }
+    }
+
+    /// Passes through, and keeps its request's entry until it has been read or dropped.
+    pub(super) fn entered(body: B, entry: Option<Arc<PassThroughEntry>>) -> Self {
+        Self { kind: Kind::Entered { body, entry } }
     }
 
     pub(super) fn whole(whole: Whole) -> Self {
@@ -138,7 +146,7 @@ impl<B: HttpBody> HttpBody for Body<B> {
                 trailers.take().map(|trailers| Ok(Frame::trailers(*trailers)))
             }),
             // Where the data are `Bytes` already, as with hyper and axum, this copies nothing.
-            KindProjected::Passed { body } => body
+            KindProjected::Passed { body } | KindProjected::Entered { body, .. } => body
                 .poll_frame(context)
                 .map_ok(|frame| frame.map_data(|mut data| data.copy_to_bytes(data.remaining()))),
             KindProjected::Copied { mut body, copied } => {
@@ -163,7 +171,9 @@ impl<B: HttpBody> HttpBody for Body<B> {
     fn is_end_stream(&self) -> bool {
         match &self.kind {
             Kind::Whole { data, trailers, .. } => data.is_empty() && trailers.is_none(),
-            Kind::Passed { body } | Kind::Copied { body, .. } => body.is_end_stream(),
+            Kind::Passed { body } | Kind::Entered { body, .. } | Kind::Copied { body, .. } => {
+                body.is_end_stream()
+            }
         }
     }
 
@@ -176,7 +186,9 @@ impl<B: HttpBody> HttpBody for Body<B> {
                 hint.set_lower(data.len() as u64);
                 hint
             }
-            Kind::Passed { body } | Kind::Copied { body, .. } => body.size_hint(),
+            Kind::Passed { body } | Kind::Entered { body, .. } | Kind::Copied { body, .. } => {
+                body.size_hint()
+            }
         }
     }
 }

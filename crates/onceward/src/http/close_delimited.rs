@@ -6,8 +6,8 @@
 //! Only the HTTP client knows how an answer was framed, so an inner service that forwards requests over HTTP/1 marks such
 //! responses with [`EndsWithConnection`]. The layer then treats them as the route's [`CloseDelimited`] says.
 
-use ::http::header::{CONTENT_LENGTH, TRANSFER_ENCODING};
-use ::http::{Method, Response, StatusCode, Version};
+use ::http::header::{CONTENT_LENGTH, CONTENT_TYPE, TRANSFER_ENCODING};
+use ::http::{HeaderMap, Method, Response, StatusCode, Version};
 
 use super::text::members;
 
@@ -15,7 +15,7 @@ use super::text::members;
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum CloseDelimited {
     /// As whole if its body is one JSON object or array with nothing after it, because no part of one is. Else its outcome
-    /// is unknown.
+    /// is unknown. So it is where a `Content-Type` names another format: the first line of a list of JSON texts is one, too.
     #[default]
     Proven,
     /// As whole. An answer that was cut off is then stored and replayed.
@@ -26,9 +26,9 @@ pub enum CloseDelimited {
 
 impl CloseDelimited {
     /// Whether a body counts as all of the answer.
-    pub(super) fn accepts(self, body: &[u8]) -> bool {
+    pub(super) fn accepts(self, headers: &HeaderMap, body: &[u8]) -> bool {
         match self {
-            Self::Proven => is_json_document(body),
+            Self::Proven => may_be_json(headers) && is_json_document(body),
             Self::Accept => true,
             Self::Unknown => false,
         }
@@ -75,6 +75,15 @@ fn is_close_delimited<B>(method: &Method, response: &Response<B>) -> bool {
     !headers.contains_key(CONTENT_LENGTH)
 }
 
+/// Whether the answer says that it is JSON, or nothing about what it is.
+fn may_be_json(headers: &HeaderMap) -> bool {
+    headers.get_all(CONTENT_TYPE).iter().all(|value| {
+        let essence = value.as_bytes().split(|byte| *byte == b';').next().unwrap_or_default().trim_ascii();
+        let essence = essence.to_ascii_lowercase();
+        matches!(&essence[..], b"application/json" | b"text/json") || essence.ends_with(b"+json")
+    })
+}
+
 /// Whether this is one JSON object or array. A number or a word is not enough: `12` may be the beginning of `123`.
 fn is_json_document(body: &[u8]) -> bool {
     matches!(body.trim_ascii_start().first(), Some(b'{' | b'['))
@@ -111,6 +120,25 @@ mod tests {
         let mut second = response(200, &[]);
         *second.version_mut() = Version::HTTP_2;
         assert!(!is_close_delimited(&Method::POST, &second));
+    }
+
+    #[test]
+    fn an_answer_that_names_another_format_is_not_proven_whole_by_a_json_document() {
+        let accepted = |types: &[&str]| {
+            let headers: Vec<_> = types.iter().map(|value| ("content-type", *value)).collect();
+            CloseDelimited::Proven.accepts(response(201, &headers).headers(), b"{\"line\":1}\n")
+        };
+        for json in
+            ["application/json", "Application/JSON; charset=utf-8", "text/json", "application/hal+json"]
+        {
+            assert!(accepted(&[json]), "{json}");
+        }
+        assert!(accepted(&[]));
+        // The first line of several.
+        for other in ["application/x-ndjson", "application/json-seq", "text/plain", "", "json"] {
+            assert!(!accepted(&[other]), "{other}");
+        }
+        assert!(!accepted(&["application/json", "application/x-ndjson"]));
     }
 
     #[test]

@@ -35,7 +35,7 @@ pub(super) fn stable(value: &[u8]) -> Result<Cow<'_, [u8]>, Unusable> {
     if token.is_empty() || token.iter().any(|byte| matches!(byte, b' ' | b'\t' | b',' | b'"')) {
         return Err(Unusable::Changing);
     }
-    if is_jwt(token) || basic(value).is_some_and(|(user, password)| is_jwt(&user) || is_jwt(&password)) {
+    if holds_jwt(token) || decoded(token).is_some_and(|inside| holds_jwt(&inside)) {
         return Err(Unusable::Refreshed);
     }
     if value.strip_prefix(canonical) == Some(token) {
@@ -77,6 +77,31 @@ const LENIENT: GeneralPurpose = GeneralPurpose::new(
         .with_decode_padding_mode(DecodePaddingMode::Indifferent),
 );
 
+/// What base64 says, in either alphabet, with padding or without. Only looked into: no tenant is named by it.
+fn decoded(text: &[u8]) -> Option<Vec<u8>> {
+    let mut text: Vec<u8> = text
+        .iter()
+        .filter(|byte| **byte != b'=')
+        .map(|byte| match byte {
+            b'+' => b'-',
+            b'/' => b'_',
+            other => *other,
+        })
+        .collect();
+    // A single character more than whole groups of four holds no byte.
+    if text.len() % 4 == 1 {
+        text.pop();
+    }
+    LENIENT.decode(text).ok()
+}
+
+/// Whether a JSON Web Token stands anywhere in a text: alone, as a password, after `Bearer` or `token=`.
+fn holds_jwt(text: &[u8]) -> bool {
+    let token = |byte: &u8| byte.is_ascii_alphanumeric() || b"-_+/=.~".contains(byte);
+    let mut words = text.split(|byte| !token(byte));
+    words.any(|word| is_jwt(word) || word.split(|byte| *byte == b'=').any(is_jwt))
+}
+
 /// Three or five base64 parts, of which the first is a JSON object. No opaque token begins like that.
 fn is_jwt(token: &[u8]) -> bool {
     // What a selective disclosure JWT discloses stands after a tilde.
@@ -90,20 +115,7 @@ fn is_jwt(token: &[u8]) -> bool {
 }
 
 fn begins_an_object(base64: &[u8]) -> bool {
-    let mut text: Vec<u8> = base64
-        .iter()
-        .filter(|byte| **byte != b'=')
-        .map(|byte| match byte {
-            b'+' => b'-',
-            b'/' => b'_',
-            other => *other,
-        })
-        .collect();
-    // A single character more than whole groups of four holds no byte.
-    if text.len() % 4 == 1 {
-        text.pop();
-    }
-    let Ok(decoded) = LENIENT.decode(text) else { return false };
+    let Some(decoded) = decoded(base64) else { return false };
     let inside = decoded.trim_ascii_start().strip_prefix(b"{").map(<[u8]>::trim_ascii_start);
     matches!(inside, Some([b'"' | b'}', ..]))
 }
@@ -154,6 +166,16 @@ mod tests {
             }
             let basic = STANDARD.encode(format!("token:{token}"));
             assert_eq!(spelt(&format!("Basic {basic}")), Err(Unusable::Refreshed), "{token} as a password");
+            for text in
+                [format!("a:{token}"), format!("ab:{token}"), format!("a:Bearer {token}"), token.clone()]
+            {
+                for basic in [STANDARD.encode(&text), URL_SAFE_NO_PAD.encode(&text)] {
+                    assert_eq!(spelt(&format!("Basic {basic}")), Err(Unusable::Refreshed), "{text} in Basic");
+                }
+            }
+            for bearer in [format!("token={token}"), format!("{token};"), URL_SAFE_NO_PAD.encode(&token)] {
+                assert_eq!(spelt(&format!("Bearer {bearer}")), Err(Unusable::Refreshed), "{bearer}");
+            }
         }
     }
 

@@ -79,6 +79,7 @@ impl<C> Exchange<C> {
     where
         S: Service<Request<Body<B>>, Response = Response<R>> + Clone + Send + 'static,
         S::Future: Send + 'static,
+        S::Error: Send + 'static,
         C: OnError<S::Error>,
         B: HttpBody + Send + 'static,
         R: HttpBody + Send + 'static,
@@ -99,6 +100,7 @@ impl<C> Exchange<C> {
     where
         S: Service<Request<Body<B>>, Response = Response<R>> + Clone + Send + 'static,
         S::Future: Send + 'static,
+        S::Error: Send + 'static,
         C: OnError<S::Error>,
         B: HttpBody + Send + 'static,
         R: HttpBody + Send + 'static,
@@ -146,8 +148,7 @@ impl<C> Exchange<C> {
             Err(error) => match envelope.take().filter(|_| self.passes_on(id, &error, entry.as_deref())) {
                 None => whole(self.refused(&Problem::StoreUnavailable)),
                 Some(request) => {
-                    std::future::poll_fn(|context| inner.poll_ready(context)).await?;
-                    let mut response = inner.call(request).await?.map(Body::passed);
+                    let mut response = pass(inner.clone(), request, entry).await?;
                     response.headers_mut().insert(STORE, HeaderValue::from_static("unavailable"));
                     Ok((response, How::Unprotected))
                 }
@@ -379,6 +380,35 @@ impl<C> Exchange<C> {
     }
 }
 
+/// Sends a request unprotected, in a task of its own: it goes on when its client goes away, and until its answer has been read no
+/// other request under its key goes through.
+async fn pass<S, B, R>(
+    mut inner: S,
+    request: Request<Body<B>>,
+    entry: Option<Arc<PassThroughEntry>>,
+) -> Result<Response<Body<R>>, S::Error>
+where
+    S: Service<Request<Body<B>>, Response = Response<R>> + Send + 'static,
+    S::Future: Send + 'static,
+    S::Error: Send + 'static,
+    B: Send + 'static,
+    R: Send + 'static,
+{
+    let passing = tokio::spawn(async move {
+        std::future::poll_fn(|context| inner.poll_ready(context)).await?;
+        let response = inner.call(request).await?;
+        Ok(response.map(|body| Body::entered(body, entry)))
+    });
+    match passing.await {
+        Ok(answered) => answered,
+        Err(error) => match error.try_into_panic() {
+            Ok(panic) => std::panic::resume_unwind(panic),
+            // The runtime is shutting down, and drops this future, too.
+            Err(_) => std::future::pending().await,
+        },
+    }
+}
+
 /// Removes what only this layer may say about an operation. Services that read headers as CGI does take `_` for `-`.
 pub(super) fn disown(headers: &mut HeaderMap) {
     let own = |name: &&HeaderName| {
@@ -427,7 +457,7 @@ fn is_cut_short(method: &Method, parts: &response::Parts, body: &Whole) -> bool 
 /// An answer without a length may have been cut off where its connection ended.
 fn is_proven_whole(policy: &Policy, parts: &response::Parts, body: &Whole) -> bool {
     let ends_with_connection = parts.extensions.get::<EndsWithConnection>().is_some();
-    !ends_with_connection || policy.close_delimited.accepts(&body.data)
+    !ends_with_connection || policy.close_delimited.accepts(&parts.headers, &body.data)
 }
 
 impl<B> Envelope<B> {

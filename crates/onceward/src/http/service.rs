@@ -48,7 +48,7 @@ impl<S, C, B, R> Service<Request<B>> for Idempotency<S, C>
 where
     S: Service<Request<Body<B>>, Response = Response<R>> + Clone + Send + 'static,
     S::Future: Send + 'static,
-    S::Error: 'static,
+    S::Error: Send + 'static,
     C: OnError<S::Error>,
     B: HttpBody + Send + 'static,
     R: HttpBody + Send + 'static,

@@ -29,9 +29,13 @@ pub(super) fn claimed(record: Option<&Record>, at: Moment, claimant: &Claimant<'
     // An owner that asks again for its own tenure has begun with the content of its first claim.
     let again = step.write == Write::Keep && step.answer == Answer::Decision(Decision::Execute);
     let goes_on = again || matches!(step.answer, Answer::Decision(Decision::Resume(_)));
+    let replays = matches!(step.answer, Answer::Decision(Decision::Replay(_)));
+    let strange = replays && record.may_be_of_another_target(claimant.claim);
     match comparison {
-        // What was begun with one content must not be finished with another.
-        Comparison::Incomparable if goes_on => noticed(refuse(Refusal::Incomparable), Notice::Uncompared),
+        // What was begun with one content must not be finished with another, nor answer a request of another target.
+        Comparison::Incomparable if goes_on || strange => {
+            noticed(refuse(Refusal::Incomparable), Notice::Uncompared)
+        }
         Comparison::Incomparable => Step { notice: step.notice.or(Some(Notice::Uncompared)), ..step },
         Comparison::Same | Comparison::Different => step,
     }

@@ -18,13 +18,22 @@ const RETRY_AFTER_MAX: Duration = Duration::from_secs(5);
 impl Record {
     /// Whether a claim asks for what this record is about.
     ///
-    /// A fingerprint of format 1, or one put together by hand, has no target of its own. Where its content cannot be compared either, a claim on another
-    /// route is another request: the settings that make contents incomparable belong to routes.
+    /// A fingerprint of format 1, or one put together by hand, has no target of its own. Where its content cannot be compared
+    /// either, a claim on another route is another request: the settings that make contents incomparable belong to routes.
     pub(crate) fn compare(&self, claim: &Claim) -> Comparison {
         let comparison = self.fingerprint.compare(&claim.fingerprint);
-        let lacks_target = self.fingerprint.lacks_target() || claim.fingerprint.lacks_target();
-        let elsewhere = lacks_target && self.subject.route != *claim.route;
+        let elsewhere = self.lacks_target(claim) && self.subject.route != *claim.route;
         if comparison == Comparison::Incomparable && elsewhere { Comparison::Different } else { comparison }
+    }
+
+    /// Whether an incomparable claim may have another target: one of the two has no target to compare, and the route has other
+    /// requests as well. The record's answer could be another request's.
+    pub(crate) fn may_be_of_another_target(&self, claim: &Claim) -> bool {
+        self.lacks_target(claim) && !claim.is_named_by(&self.subject.route)
+    }
+
+    fn lacks_target(&self, claim: &Claim) -> bool {
+        self.fingerprint.lacks_target() || claim.fingerprint.lacks_target()
     }
 
     /// Whether the window is over, so that the key names a new operation. Work that runs, and outcomes that nobody

@@ -145,3 +145,28 @@ async fn nothing_is_claimed_while_a_request_under_the_same_key_goes_through_unpr
     assert_eq!(first.await.unwrap().header("onceward-store"), Some("unavailable"));
     assert_eq!(world.ledger(), 2);
 }
+
+#[tokio::test(start_paused = true)]
+async fn a_request_that_goes_through_unprotected_goes_on_without_its_client_and_keeps_others_out() {
+    let store = FaultyStore::scripted(memory(), [(Method::Swap, 2, Fault::Unavailable)]);
+    let world = world_on(store, pass()).await;
+    let sender = world.clone();
+    let first = tokio::spawn(async move { sender.send(doing("hang", "k", "{}")).await });
+    world.upstream.began.notified().await;
+    first.abort();
+    assert!(first.await.unwrap_err().is_cancelled());
+    let second = world.send(post("k", "{}")).await;
+    assert_eq!(second.problem(), (409, "idempotency_key_in_progress".to_owned()));
+    assert_eq!(world.ledger(), 1);
+    world.upstream.go.notify_one();
+    // Its answer is read by no one, and then the key is free.
+    let mut third = world.send(post("k", "{}")).await;
+    for _ in 0..100 {
+        if third.status == 201 {
+            break;
+        }
+        tokio::task::yield_now().await;
+        third = world.send(post("k", "{}")).await;
+    }
+    assert_eq!((third.status, world.ledger()), (201, 2));
+}

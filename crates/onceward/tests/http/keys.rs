@@ -3,10 +3,11 @@
 use bytes::Bytes;
 use http::{HeaderValue, Method, Request};
 use http_body_util::Full;
-use onceward::Syntax;
+use onceward::fingerprint::Profile;
 use onceward::http::{How, KeyRule, Policy, Routes};
+use onceward::{RecordFormat, Syntax};
 
-use super::{post, with, without, world};
+use super::{memory, options, post, with, without, world, world_with};
 
 #[tokio::test(start_paused = true)]
 async fn methods_that_are_not_listed_pass_through_with_a_key_and_leave_no_record() {
@@ -261,4 +262,23 @@ async fn the_service_gets_the_key_as_it_came_and_its_operation_instead_of_the_cl
     let unkeyed = without(with(post("k", "{}"), "onceward-fence", "forged"), "idempotency-key");
     world.send(unkeyed).await;
     assert!(!world.upstream.saw.lock().unwrap().contains_key("onceward-fence"));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_record_of_format_1_answers_no_other_target_after_the_fingerprint_rules_have_changed() {
+    let store = memory();
+    let with_headers = |names: &[&str]| {
+        let fingerprint = Profile::builder().headers(names.iter().copied()).build().unwrap();
+        Policy { fingerprint, ..Policy::default() }
+    };
+    let options = || options().record_format(RecordFormat::One);
+    let before = world_with(store.clone(), options(), with_headers(&[])).await;
+    assert_eq!(before.send(post("k", "{\"amount\":1}")).await.status, 201);
+    let after = world_with(store, options(), with_headers(&["x-api-version"])).await;
+    let mut refund = post("k", "{\"refund\":9}");
+    *refund.uri_mut() = "/refunds".parse().unwrap();
+    let refused = after.send(refund).await;
+    assert_eq!(refused.problem(), (409, "idempotency_outcome_unknown".to_owned()));
+    assert_eq!(refused.json()["next_action"], "contact");
+    assert_eq!((before.ledger(), after.ledger()), (1, 0));
 }

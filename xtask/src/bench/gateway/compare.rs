@@ -22,11 +22,8 @@ pub struct Options {
     rounds: u32,
 }
 
-const WORKLOADS: [(Workload, &str); 3] = [
-    (Workload::Unkeyed, "without a key"),
-    (Workload::NewKeys, "new keys"),
-    (Workload::Replays, "replays"),
-];
+const WORKLOADS: [(Workload, &str); 3] =
+    [(Workload::Unkeyed, "without a key"), (Workload::NewKeys, "new keys"), (Workload::Replays, "replays")];
 
 pub fn run(options: &Options) -> Done {
     test::install_missing(&[test::WRK])?;
