@@ -343,3 +343,29 @@ async fn a_claim_that_was_answered_by_another_record_is_given_back_if_it_arrives
     let state = memory.load(id()).await.unwrap().record.map(|stamped| stamped.record.state);
     assert!(!matches!(state, Some(State::InProgress { .. } | State::Unknown { .. })), "{state:?}");
 }
+
+/// An engine beside another that has just had an answer which took two minutes, and read the store's clock at its end.
+async fn beside_a_late_answer(slow: u64) -> (Engine, Engine) {
+    let memory = MemoryStore::with_clock(clock());
+    let late = Fault::Slow { before: MINUTE * 2, after: Duration::ZERO };
+    let store = Arc::new(FaultyStore::scripted(memory.clone(), [(Method::Load, slow, late)]));
+    let there = Engine::open(Arc::new(memory), identity_of_tests(), options(2)).await.unwrap();
+    let here = Engine::open(store, identity_of_tests(), options(1)).await.unwrap();
+    (here, there)
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_tenure_that_begins_after_a_very_slow_answer_is_taken_for_a_live_one_by_other_engines() {
+    // The call that takes long: a later one, or the very first, which tells the engine all that it knows of the time.
+    for slow in [2, 1] {
+        let (here, there) = beside_a_late_answer(slow).await;
+        if slow == 2 {
+            here.load(id()).await.unwrap();
+        }
+        let claimed = here.claim(claim()).await.unwrap();
+        let Claimed::Reserved(reservation) = claimed else { panic!("{claimed:?}") };
+        let told = there.claim(claim()).await.unwrap();
+        assert!(matches!(told, Claimed::Refused(Refusal::InProgress { .. })), "{told:?}");
+        reservation.settle(Outcome::completed(Reply::new("x"))).await.unwrap();
+    }
+}
