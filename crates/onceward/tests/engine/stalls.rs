@@ -369,3 +369,25 @@ async fn a_tenure_that_begins_after_a_very_slow_answer_is_taken_for_a_live_one_b
         reservation.settle(Outcome::completed(Reply::new("x"))).await.unwrap();
     }
 }
+
+#[tokio::test(start_paused = true)]
+async fn a_window_that_an_operator_ends_by_a_slow_write_lasts_until_no_cache_believes_in_its_answer() {
+    let memory = MemoryStore::with_clock(clock());
+    let slow = Fault::Slow { before: SECOND * 4, after: Duration::ZERO };
+    let store = Arc::new(FaultyStore::scripted(memory.clone(), [(Method::Swap, 3, slow)]));
+    let there = Engine::open(Arc::new(memory), identity_of_tests(), options(2)).await.unwrap();
+    let here = Engine::open(store, identity_of_tests(), options(1)).await.unwrap();
+    let ledger = Ledger::default();
+    pay(&here, &ledger).await.unwrap();
+    let operator = here.clone();
+    let expiring = tokio::spawn(async move { operator.expire(id(), None).await });
+    sleep(SECOND * 3).await;
+    // The other engine caches the answer while the end of its window is on its way.
+    assert!(matches!(super::retry(&there).await, Ok(Ran::Replayed { .. })));
+    expiring.await.unwrap().unwrap();
+    sleep(SECOND * 58).await;
+    assert!(matches!(super::retry(&there).await, Ok(Ran::Replayed { .. })));
+    assert!(matches!(pay(&here, &ledger).await, Ok(Ran::Replayed { .. })), "two answers at the same time");
+    sleep(SECOND * 6).await;
+    assert!(matches!(pay(&here, &ledger).await, Ok(Ran::Executed { .. })));
+}
