@@ -391,3 +391,47 @@ async fn a_window_that_an_operator_ends_by_a_slow_write_lasts_until_no_cache_bel
     sleep(SECOND * 6).await;
     assert!(matches!(pay(&here, &ledger).await, Ok(Ran::Executed { .. })));
 }
+
+#[tokio::test(start_paused = true)]
+async fn a_claim_that_arrives_late_after_a_second_outage_is_still_given_back() {
+    let away = Arc::new(AtomicBool::new(false));
+    let (is_away, memory) = (away.clone(), MemoryStore::with_clock(clock()));
+    let store = Arc::new(FaultyStore::new(memory.clone(), move |call| match call.method {
+        _ if is_away.load(Ordering::SeqCst) => Fault::Unavailable,
+        // The second try of the claim is lost as well, so that it is given up.
+        Method::Swap if (2..=3).contains(&call.nth) => Fault::LandsWhenTold,
+        Method::Load if call.nth == 2 => Fault::Slow { before: SECOND * 6, after: Duration::ZERO },
+        _ => Fault::None,
+    }));
+    let engine = Engine::open(store.clone(), identity_of_tests(), options(1)).await.unwrap();
+    let told = engine.run(claim(), async |_| panic!("must not execute")).await;
+    assert!(told.is_err(), "{told:?}");
+    // The store takes a write, and is then away for longer than a claim is looked for after that.
+    engine.run(claim_of("another", "b"), async |_| Outcome::completed(Reply::new("x"))).await.unwrap();
+    sleep(SECOND).await;
+    away.store(true, Ordering::SeqCst);
+    sleep(MINUTE * 20).await;
+    away.store(false, Ordering::SeqCst);
+    sleep(SECOND * 30).await;
+    store.land().await;
+    sleep(MINUTE * 3).await;
+    let state = memory.load(id()).await.unwrap().record.map(|stamped| stamped.record.state.name());
+    assert_eq!(state, Some("failed_retryable"));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_store_that_panics_while_a_claim_is_looked_for_does_not_lose_the_claim() {
+    let memory = MemoryStore::with_clock(clock());
+    let store = FaultyStore::new(memory.clone(), |call| match (call.method, call.nth) {
+        (Method::Swap, 2) => Fault::AnswerLost,
+        (Method::Load, 2) => Fault::Slow { before: SECOND * 6, after: Duration::ZERO },
+        (Method::Load, 3) => panic!("a bug of the store, which this test expects"),
+        _ => Fault::None,
+    });
+    let engine = Engine::open(Arc::new(store), identity_of_tests(), options(1)).await.unwrap();
+    let told = engine.run(claim(), async |_| panic!("must not execute")).await;
+    assert!(told.is_err(), "{told:?}");
+    sleep(MINUTE * 3).await;
+    let state = memory.load(id()).await.unwrap().record.map(|stamped| stamped.record.state.name());
+    assert_eq!(state, Some("failed_retryable"));
+}
