@@ -161,11 +161,7 @@ async fn come_to_rest(cast: &Cast) {
                 grace: cast.plan.grace,
             };
             let request = Request { scope, key, body: 0, target: 0 };
-            let mut told = cast.ask(&node, request, terms.clone(), Duration::from_secs(30)).await;
-            // Two slow calls can take half of a short lease. Then the work was not begun, and the client asks again.
-            if told == Told::Retryable {
-                told = cast.ask(&node, request, terms, Duration::from_secs(30)).await;
-            }
+            let told = cast.ask(&node, request, terms, Duration::from_secs(30)).await;
             // Ordinary work may still take longer than its timeout, which is an unknown outcome like any other.
             if !matches!(told, Told::Answer | Told::Mismatch | Told::Unknown) {
                 let now = cast.database.true_now();

@@ -11,7 +11,7 @@ use onceward::{
     Cause, Fence, Observation, OnLapse, OperationId, Outcome, Record, RecordId, State, Timestamp,
 };
 
-use super::plan::{CLAIM_PATIENCE, Chances};
+use super::plan::{CACHE_REVALIDATE, Chances};
 use super::sometimes::Sometimes;
 use crate::Random;
 
@@ -47,6 +47,8 @@ pub struct World {
     too_late: BTreeSet<RecordId>,
     /// Whether nothing but an engine can leave a claim lying about in this history.
     wedges_are_bugs: bool,
+    /// Whether the store's clock is set in this history.
+    clock_jumps: bool,
     store_now: Timestamp,
     fences: BTreeMap<RecordId, BTreeMap<Fence, Tenure>>,
     completed: BTreeMap<(RecordId, u64), Answered>,
@@ -73,6 +75,9 @@ struct Answered {
     promised: Timestamp,
     /// When its record was replaced or removed, by the clock without jumps.
     gone: Option<Timestamp>,
+    /// Until when caches may believe in it although it is gone: an operator's end of the window arrived when the operator had
+    /// given it up, and it was due by then.
+    cached: Timestamp,
 }
 
 #[derive(Debug, Clone)]
@@ -92,7 +97,7 @@ enum TenureBegan {
 
 impl World {
     pub fn new(random: Random, chances: Chances, trace: Option<Vec<String>>) -> Self {
-        let wedges_are_bugs = chances.store_always_answers();
+        let (wedges_are_bugs, clock_jumps) = (chances.store_always_answers(), chances.clock_jump > 0);
         Self {
             random,
             chances,
@@ -105,6 +110,7 @@ impl World {
             begun: BTreeSet::new(),
             too_late: BTreeSet::new(),
             wedges_are_bugs,
+            clock_jumps,
             store_now: Timestamp::from_micros(0),
             fences: BTreeMap::new(),
             completed: BTreeMap::new(),
@@ -173,7 +179,7 @@ impl World {
     pub fn begin(&mut self, now: Timestamp, id: RecordId, fence: Fence, lease: Duration) {
         self.begun.insert((id, fence));
         let claimed_at = Timestamp::from_micros(fence.as_number());
-        if self.chances.clock_jump == 0 && now.since(claimed_at) > lease / 2 {
+        if !self.clock_jumps && now.since(claimed_at) > lease / 2 {
             self.violate(now, format!("{id} was begun {:?} after its claim", now.since(claimed_at)));
         }
     }
@@ -193,7 +199,7 @@ impl World {
                 now,
                 format!("invariant 2: answer {number} of {id} was given before it was durable"),
             ),
-            Some(Answered { gone: Some(gone), .. }) if gone < asked => {
+            Some(Answered { gone: Some(gone), cached, .. }) if gone.max(cached) < asked => {
                 self.violate(now, format!("invariant 3: answer {number} of {id} outlived its window"));
             }
             Some(Answered { promised, .. }) if expires_at > promised => {
@@ -277,15 +283,15 @@ impl World {
     }
 
     fn changed(&mut self, at: Timestamp, id: RecordId, old: &Record, new: &Record) {
-        let spent_at = |time: Timestamp| match &old.state {
+        let spent = match &old.state {
             State::Completed { expires_at, .. } | State::FailedRetryable { expires_at, .. } => {
-                *expires_at <= time
+                *expires_at <= at
             }
             State::Expired { .. } => true,
             State::InProgress { .. } | State::Unknown { .. } => false,
         };
         if new.fence != old.fence {
-            self.check_new_tenure(at, id, old, new, spent_at(at.after(CLAIM_PATIENCE)));
+            self.check_new_tenure(at, id, old, new, spent);
             return self.began(at, id, Some(old), new);
         }
         let allowed = match (&old.state, &new.state) {
@@ -298,7 +304,7 @@ impl World {
             (State::Completed { reply: before, .. }, State::Completed { reply: after, .. }) => {
                 before == after
             }
-            (State::Completed { .. } | State::FailedRetryable { .. }, State::Expired { .. }) => spent_at(at),
+            (State::Completed { .. } | State::FailedRetryable { .. }, State::Expired { .. }) => spent,
             (State::Expired { .. }, State::Expired { .. }) => true,
             _ => false,
         };
@@ -325,6 +331,12 @@ impl World {
             && new.last_error.as_deref().is_some_and(|words| words.starts_with("an earlier attempt"))
         {
             self.saw(Sometimes::DoubtKept);
+        }
+        if let (Some(number), State::Completed { expires_at, .. }) = (answer_of(old), &new.state)
+            && let Some(answered) = self.completed.get_mut(&(id, number))
+        {
+            let cached = at.after(CACHE_REVALIDATE);
+            answered.cached = if *expires_at < cached { cached } else { answered.cached };
         }
         if let State::Completed { reply, .. } = &new.state
             && !matches!(old.state, State::Completed { .. })
@@ -357,7 +369,7 @@ impl World {
             && old.recovery_point.is_some()
             && match &old.state {
                 State::InProgress { lease_until } => {
-                    *lease_until <= self.store_now && matches!(old.terms.on_lapse, OnLapse::Resume { .. })
+                    self.has_lapsed(*lease_until) && matches!(old.terms.on_lapse, OnLapse::Resume { .. })
                 }
                 State::FailedRetryable { .. } => true,
                 State::Completed { .. } | State::Unknown { .. } | State::Expired { .. } => false,
@@ -384,16 +396,19 @@ impl World {
         let lapsed = new.last_error.as_deref() == Some("the lease lapsed");
         if lapsed {
             self.saw(Sometimes::Lapse);
-            let from_the_future = lease_until.since(self.store_now) > new.terms.lease * 2;
-            // Where the store's clock jumps, the decision may have been made by a time that is gone again.
-            let clock_is_steady = self.chances.clock_jump == 0;
-            if lease_until > self.store_now && !from_the_future && clock_is_steady {
+            if !self.has_lapsed(lease_until) {
                 self.violate(at, format!("the lease of {id} was taken away while it lived"));
             }
         }
         if lapsed && !begun && !disturbed {
             self.violate(at, format!("{id} was wedged: claimed, never begun, never given back"));
         }
+    }
+
+    /// Whether a lease is over by the store's clock. Where that clock jumps, the decision may have been made by a time that is
+    /// gone again.
+    fn has_lapsed(&self, lease_until: Timestamp) -> bool {
+        lease_until <= self.store_now || self.clock_jumps
     }
 
     /// Whether the process that holds this tenure was killed or stopped.
@@ -448,7 +463,7 @@ impl World {
                     format!("invariant 3: the answer {number} of {id} is kept for less than its retention"),
                 );
             }
-            self.completed.insert((id, number), Answered { promised, gone: None });
+            self.completed.insert((id, number), Answered { promised, gone: None, cached: at });
         }
     }
 
