@@ -12,6 +12,7 @@ use onceward::{
 };
 
 use super::plan::{CACHE_REVALIDATE, Chances};
+use super::rule::{Rule, Violation};
 use super::sometimes::Sometimes;
 use crate::Random;
 
@@ -35,7 +36,7 @@ pub struct World {
     pub random: Random,
     pub chances: Chances,
     pub ledger: Vec<Execution>,
-    pub violations: Vec<String>,
+    pub violations: Vec<Violation>,
     pub seen: BTreeMap<Sometimes, u64>,
     pub trace: Option<Vec<String>>,
     pub answers: Answers,
@@ -131,9 +132,9 @@ impl World {
         }
     }
 
-    pub fn violate(&mut self, now: Timestamp, what: String) {
+    pub fn violate(&mut self, now: Timestamp, rule: Rule, what: String) {
         self.note(now, || format!("VIOLATION {what}"));
-        self.violations.push(what);
+        self.violations.push(Violation { rule, what });
     }
 
     /// A worker really does the work. The number it gets is the answer that clients must see.
@@ -142,8 +143,11 @@ impl World {
         self.note(now, || format!("execution {number} of {id} under {fence:?}"));
         let tenure = self.fences.get(&id).and_then(|fences| fences.get(&fence)).cloned();
         match tenure {
-            None => self
-                .violate(now, format!("{id} was executed under {fence:?}, which no durable claim gave out")),
+            None => self.violate(
+                now,
+                Rule::Claimed,
+                format!("{id} was executed under {fence:?}, which no durable claim gave out"),
+            ),
             Some(tenure) => {
                 let twice = self.ledger.iter().any(|other| {
                     other.id == id
@@ -152,7 +156,11 @@ impl World {
                             .is_some_and(|earlier| earlier.origin == tenure.origin)
                 });
                 if twice {
-                    self.violate(now, format!("invariant 1: {id} was executed twice under one claim"));
+                    self.violate(
+                        now,
+                        Rule::ExecutedOnce,
+                        format!("invariant 1: {id} was executed twice under one claim"),
+                    );
                 }
                 if tenure.began == TenureBegan::AfterRelease {
                     self.saw(Sometimes::VerdictThenSecondExecution);
@@ -171,7 +179,7 @@ impl World {
         }
         let known = *self.windows.entry(name).or_insert(window);
         if known != window {
-            self.violate(now, format!("{name} names the windows {known:?} and {window:?}"));
+            self.violate(now, Rule::Windows, format!("{name} names the windows {known:?} and {window:?}"));
         }
     }
 
@@ -180,7 +188,11 @@ impl World {
         self.begun.insert((id, fence));
         let claimed_at = Timestamp::from_micros(fence.as_number());
         if !self.clock_jumps && now.since(claimed_at) > lease / 2 {
-            self.violate(now, format!("{id} was begun {:?} after its claim", now.since(claimed_at)));
+            self.violate(
+                now,
+                Rule::BegunInTime,
+                format!("{id} was begun {:?} after its claim", now.since(claimed_at)),
+            );
         }
     }
 
@@ -197,13 +209,22 @@ impl World {
         match self.completed.get(&(id, number)).copied() {
             None => self.violate(
                 now,
+                Rule::DurableFirst,
                 format!("invariant 2: answer {number} of {id} was given before it was durable"),
             ),
             Some(Answered { gone: Some(gone), cached, .. }) if gone.max(cached) < asked => {
-                self.violate(now, format!("invariant 3: answer {number} of {id} outlived its window"));
+                self.violate(
+                    now,
+                    Rule::OneAnswer,
+                    format!("invariant 3: answer {number} of {id} outlived its window"),
+                );
             }
             Some(Answered { promised, .. }) if expires_at > promised => {
-                self.violate(now, format!("answer {number} of {id} was promised for longer than it is kept"));
+                self.violate(
+                    now,
+                    Rule::OneAnswer,
+                    format!("answer {number} of {id} was promised for longer than it is kept"),
+                );
             }
             Some(_) => {}
         }
@@ -211,6 +232,7 @@ impl World {
             Some(execution) if execution.id == id && execution.asked_for == asked_for => {}
             other => self.violate(
                 now,
+                Rule::OwnAnswer,
                 format!(
                     "invariants 4 and 8: the answer {number} to {asked_for:?} of {id} belongs to {other:?}"
                 ),
@@ -258,7 +280,11 @@ impl World {
             State::InProgress { .. } | State::Unknown { .. } => false,
         };
         if !allowed {
-            self.violate(at, format!("invariant 5: {id} was removed while {}", old.state.name()));
+            self.violate(
+                at,
+                Rule::NeverRemoved,
+                format!("invariant 5: {id} was removed while {}", old.state.name()),
+            );
         }
         self.swept.insert(id);
     }
@@ -266,7 +292,7 @@ impl World {
     /// A tenure begins: with the first claim, or in place of another record.
     fn began(&mut self, at: Timestamp, id: RecordId, old: Option<&Record>, new: &Record) {
         if !matches!(new.state, State::InProgress { .. }) {
-            return self.violate(at, format!("{id} began as {}", new.state.name()));
+            return self.violate(at, Rule::States, format!("{id} began as {}", new.state.name()));
         }
         if old.is_none() && self.swept.contains(&id) {
             self.saw(Sometimes::KeyUsedAgainAfterSweep);
@@ -278,7 +304,7 @@ impl World {
         };
         let fences = self.fences.entry(id).or_default();
         if fences.insert(new.fence, Tenure { origin: new.origin, window: new.opened, began }).is_some() {
-            self.violate(at, format!("{:?} of {id} came back", new.fence));
+            self.violate(at, Rule::Fences, format!("{:?} of {id} came back", new.fence));
         }
     }
 
@@ -311,6 +337,7 @@ impl World {
         if !allowed {
             self.violate(
                 at,
+                Rule::States,
                 format!("invariants 3, 5 and 7: {id} went from {} to {}", old.state.name(), new.state.name()),
             );
         }
@@ -359,7 +386,11 @@ impl World {
             same && judged.is_none_or(|judged| done.fence > judged)
         });
         if executed {
-            self.violate(at, format!("invariant 1: {id} was released although it had been executed"));
+            self.violate(
+                at,
+                Rule::Releases,
+                format!("invariant 1: {id} was released although it had been executed"),
+            );
         }
     }
 
@@ -376,16 +407,25 @@ impl World {
             };
         let released = matches!(old.state, State::FailedRetryable { .. });
         if !(resumed || released || spent) {
-            self.violate(at, format!("invariant 1: {id} was given out again while {}", old.state.name()));
+            self.violate(
+                at,
+                Rule::GivenOutOnce,
+                format!("invariant 1: {id} was given out again while {}", old.state.name()),
+            );
         }
         if new.opened != old.opened && (new.opened != new.fence || !spent) {
             self.violate(
                 at,
+                Rule::Windows,
                 format!("{id} opened a window with {:?} while {}", new.opened, old.state.name()),
             );
         }
         if new.fence < old.fence {
-            self.violate(at, format!("invariant 7: {:?} followed {:?} on {id}", new.fence, old.fence));
+            self.violate(
+                at,
+                Rule::Fences,
+                format!("invariant 7: {:?} followed {:?} on {id}", new.fence, old.fence),
+            );
         }
     }
 
@@ -397,11 +437,19 @@ impl World {
         if lapsed {
             self.saw(Sometimes::Lapse);
             if !self.has_lapsed(lease_until) {
-                self.violate(at, format!("the lease of {id} was taken away while it lived"));
+                self.violate(
+                    at,
+                    Rule::LiveLeases,
+                    format!("the lease of {id} was taken away while it lived"),
+                );
             }
         }
         if lapsed && !begun && !disturbed {
-            self.violate(at, format!("{id} was wedged: claimed, never begun, never given back"));
+            self.violate(
+                at,
+                Rule::NotWedged,
+                format!("{id} was wedged: claimed, never begun, never given back"),
+            );
         }
     }
 
@@ -424,7 +472,11 @@ impl World {
         let unknown = matches!(record.state, State::Unknown { .. });
         let excused = record.doubt.is_some() || self.too_late.contains(&id) || self.was_disturbed(record);
         if unknown && !excused && !self.begun.contains(&(id, record.fence)) {
-            self.violate(at, format!("{id} is unknown although nothing was begun under {:?}", record.fence));
+            self.violate(
+                at,
+                Rule::NotWedged,
+                format!("{id} is unknown although nothing was begun under {:?}", record.fence),
+            );
         }
     }
 
@@ -433,7 +485,11 @@ impl World {
         let number = answer_of(new);
         let execution = number.and_then(|number| self.ledger.get(usize::try_from(number).ok()?)).cloned();
         let (Some(number), Some(execution)) = (number, execution) else {
-            return self.violate(at, format!("{id} was completed with an answer that nobody made"));
+            return self.violate(
+                at,
+                Rule::Completions,
+                format!("{id} was completed with an answer that nobody made"),
+            );
         };
         let evidence = old.evidence.as_ref().is_some_and(|evidence| evidence.reply.body == body);
         let judged = new.verdict != old.verdict;
@@ -443,6 +499,7 @@ impl World {
         if execution.id != id || (origin != Some(new.origin) && !evidence && !judged) {
             self.violate(
                 at,
+                Rule::Completions,
                 format!(
                     "invariant 7: {id} under {:?} was completed with the answer of {execution:?}",
                     new.fence
@@ -460,6 +517,7 @@ impl World {
             if *expires_at < promised {
                 self.violate(
                     at,
+                    Rule::OneAnswer,
                     format!("invariant 3: the answer {number} of {id} is kept for less than its retention"),
                 );
             }
@@ -481,7 +539,11 @@ impl World {
             Event::Claim { claim, owner, .. } => {
                 let refused = matches!(step.answer, Answer::Decision(Decision::Refuse(_)));
                 if refused && record.owner == *owner && is_held(record, at.now) {
-                    self.violate(at.now, format!("a claim was refused because of itself: {:?}", step.answer));
+                    self.violate(
+                        at.now,
+                        Rule::OwnClaim,
+                        format!("a claim was refused because of itself: {:?}", step.answer),
+                    );
                 }
                 let different = record.fingerprint.compare(claim.fingerprint()) == Comparison::Different;
                 if !over && record.fingerprint.target() != claim.fingerprint().target() {
@@ -491,6 +553,7 @@ impl World {
                 if different && !over && (step.answer != mismatch || step.write != Write::Keep) {
                     self.violate(
                         at.now,
+                        Rule::OwnAnswer,
                         format!(
                             "invariant 4: another request met {} and got {:?}",
                             record.state.name(),
@@ -510,6 +573,7 @@ impl World {
                 if !kept {
                     self.violate(
                         at.now,
+                        Rule::Completions,
                         format!(
                             "a completion under the right fence was thrown away while {}",
                             record.state.name()
@@ -544,7 +608,7 @@ impl World {
 
     /// A durable write is gone, though whoever made it was told that it was durable.
     pub fn lost(&mut self, at: Timestamp, id: RecordId, version: Version) {
-        self.violate(at, format!("version {version} of {id} was acknowledged and is gone"));
+        self.violate(at, Rule::Durable, format!("version {version} of {id} was acknowledged and is gone"));
     }
 }
 
