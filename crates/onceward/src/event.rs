@@ -11,9 +11,10 @@ use crate::{OwnerToken, Timestamp};
 /// The store's time, twice: as it is, and as far as expiry may trust it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Moment {
-    /// Decides about leases. Too late is safe: the outcome becomes unknown.
+    /// Decides about leases. Where it is estimated, the latest that it can be, so that no lease is given too short.
     pub now: Timestamp,
-    /// Decides about expiry. Held back while the store's clock runs ahead, because too late would re-execute.
+    /// Decides about expiry. The earliest that it can be, and held back while the store's clock runs ahead, because too late would
+    /// re-execute.
     pub expiry_now: Timestamp,
 }
 

@@ -14,7 +14,7 @@ use onceward::{
 };
 
 use super::mutant::Mutant;
-use super::plan::{CLAIM_PATIENCE, Plan};
+use super::plan::{CACHE_REVALIDATE, Plan};
 use super::process::Process;
 use super::sometimes::Sometimes;
 use super::store::{Connection, Database, Stalled};
@@ -90,9 +90,9 @@ impl Cast {
                 attached: 64,
                 lost_claims: 64,
                 cache_bytes: 20_000,
-                cache_revalidate: Duration::from_secs(1),
+                cache_revalidate: CACHE_REVALIDATE,
                 reply_bytes: 1024,
-                claim_patience: CLAIM_PATIENCE,
+                claim_patience: Duration::from_millis(700),
                 settle_patience: Duration::from_secs(1),
                 settle_give_up: Duration::from_secs(6),
                 linger: Duration::from_secs(5),

@@ -12,6 +12,7 @@ mod actors;
 mod mutant;
 mod plan;
 mod process;
+mod rule;
 mod sometimes;
 mod statement;
 mod store;
@@ -32,6 +33,7 @@ use crate::Random;
 use self::actors::{Cast, JUMP, Request, Told};
 pub use self::mutant::Mutant;
 use self::plan::Plan;
+pub use self::rule::{Rule, Violation};
 pub use self::sometimes::Sometimes;
 use self::store::{Database, IDENTITY};
 use self::world::{Answers, World};
@@ -74,7 +76,7 @@ pub struct History {
     /// Where it came from.
     pub seed: u64,
     /// The rules that it broke.
-    pub violations: Vec<String>,
+    pub violations: Vec<Violation>,
     /// What happened in it, and how often.
     pub seen: BTreeMap<Sometimes, u64>,
     /// Real executions.
@@ -121,7 +123,7 @@ async fn play(seed: u64, mutant: Mutant, trace: Trace) -> History {
     actors.extend((0..plan.clients).map(|_| tokio::spawn(cast.clone().client())));
     for actor in actors {
         if actor.await.is_err() {
-            world.lock().violate(database.true_now(), "an actor panicked".to_owned());
+            world.lock().violate(database.true_now(), Rule::NotWedged, "an actor panicked".to_owned());
         }
     }
     come_to_rest(&cast).await;
@@ -145,12 +147,16 @@ async fn come_to_rest(cast: &Cast) {
     let now = cast.database.true_now();
     for (id, record) in cast.database.records() {
         if matches!(record.state, State::InProgress { .. }) {
-            cast.world.lock().violate(now, format!("invariant 10: {id} is in progress for ever"));
+            cast.world.lock().violate(
+                now,
+                Rule::NotWedged,
+                format!("invariant 10: {id} is in progress for ever"),
+            );
         }
         cast.world.lock().check_unknown(now, id, &record);
     }
     let Some(node) = cast.node() else {
-        return cast.world.lock().violate(now, "no process came back".to_owned());
+        return cast.world.lock().violate(now, Rule::NotWedged, "no process came back".to_owned());
     };
     for scope in 0..cast.plan.scopes {
         for key in 0..cast.plan.keys {
@@ -161,23 +167,19 @@ async fn come_to_rest(cast: &Cast) {
                 grace: cast.plan.grace,
             };
             let request = Request { scope, key, body: 0, target: 0 };
-            let mut told = cast.ask(&node, request, terms.clone(), Duration::from_secs(30)).await;
-            // Two slow calls can take half of a short lease. Then the work was not begun, and the client asks again.
-            if told == Told::Retryable {
-                told = cast.ask(&node, request, terms, Duration::from_secs(30)).await;
-            }
+            let told = cast.ask(&node, request, terms, Duration::from_secs(30)).await;
             // Ordinary work may still take longer than its timeout, which is an unknown outcome like any other.
             if !matches!(told, Told::Answer | Told::Mismatch | Told::Unknown) {
                 let now = cast.database.true_now();
                 let what =
                     format!("invariant 10: without faults, key {key} of scope {scope} was told {told:?}");
-                cast.world.lock().violate(now, what);
+                cast.world.lock().violate(now, Rule::NotWedged, what);
             }
         }
     }
     let stray = cast.database.records().iter().filter(|(id, _)| *id == IDENTITY).count();
     if stray != 1 {
-        cast.world.lock().violate(now, "the store forgot its identity".to_owned());
+        cast.world.lock().violate(now, Rule::NeverRemoved, "the store forgot its identity".to_owned());
     }
 }
 
@@ -187,7 +189,7 @@ pub struct Campaign {
     /// How many histories.
     pub histories: u64,
     /// The first history that broke a rule.
-    pub failure: Option<(u64, Vec<String>)>,
+    pub failure: Option<(u64, Vec<Violation>)>,
     /// What happened, and how often.
     pub seen: BTreeMap<Sometimes, u64>,
     /// Real executions.
@@ -250,7 +252,10 @@ impl Campaign {
     /// Why this campaign proves nothing, if it does not: a broken rule, too little success, or too little variety.
     pub fn objection(&self) -> Option<String> {
         if let Some((seed, violations)) = &self.failure {
-            return Some(format!("seed {seed} broke a rule: {}", violations.join("; ")));
+            return Some(format!(
+                "seed {seed} broke a rule: {}",
+                violations.iter().map(Violation::to_string).collect::<Vec<_>>().join("; ")
+            ));
         }
         if self.replies * 100 < self.asked * REPLIES_MIN_PERCENT {
             return Some(format!("only {} of {} requests got an answer", self.replies, self.asked));

@@ -5,6 +5,8 @@ use std::time::Duration;
 use onceward::event::{Answer, Decision, Event, Moment, Step, Write};
 use onceward::{Cause, Claim, Fence, Naming, Outcome, OwnerToken, Record, State, machine};
 
+use super::rule::Rule;
+
 /// A bug in the machine or in the store.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Mutant {
@@ -73,6 +75,27 @@ impl Mutant {
         Self::CauseIgnored,
         Self::ProofIgnoredAfterLapse,
     ];
+
+    /// The rule that must find this bug. Another one may be broken as well, but that it is broken proves nothing.
+    pub const fn found_by(self) -> Option<Rule> {
+        Some(match self {
+            Self::None => return None,
+            Self::LapseReexecutes | Self::UnknownMayExpire => Rule::GivenOutOnce,
+            Self::SettleWithoutFenceCheck | Self::LateCompletionThrownAway => Rule::Completions,
+            Self::SwapComparesFence => Rule::States,
+            Self::UnconditionalForget | Self::SweepIgnoresState => Rule::NeverRemoved,
+            Self::FencesRestartAfterSweep => Rule::Fences,
+            Self::MismatchCheckedAfterInProgress | Self::TargetNotCompared => Rule::OwnAnswer,
+            Self::AmbiguousClaimTreatedAsRefused => Rule::OwnClaim,
+            Self::AcknowledgedBeforeDurable => Rule::Durable,
+            Self::AnswerKeptTooShort => Rule::OneAnswer,
+            Self::LiveLeaseTakenAway => Rule::LiveLeases,
+            Self::ConflictWithNothingTakenForAWin => Rule::Claimed,
+            Self::DoubtForgotten | Self::CauseIgnored => Rule::Releases,
+            Self::IdWithoutWindow => Rule::Windows,
+            Self::ProofIgnoredAfterLapse => Rule::NotWedged,
+        })
+    }
 
     /// The machine with this bug. Bugs of the store are in the simulated database.
     pub fn step(self, record: Option<&Record>, at: Moment, event: &Event<'_>) -> Step {

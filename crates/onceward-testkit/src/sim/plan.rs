@@ -7,9 +7,8 @@ use onceward::{OnLapse, Terms};
 
 use crate::Random;
 
-/// How long a claim's call may take. An engine's idea of the store's time is ahead by as much, because it counts from when
-/// the call was sent.
-pub const CLAIM_PATIENCE: Duration = Duration::from_millis(700);
+/// For how long an engine believes what it has cached.
+pub const CACHE_REVALIDATE: Duration = Duration::from_secs(1);
 
 /// The size and the dangers of one history.
 #[derive(Debug, Clone)]
@@ -49,6 +48,8 @@ pub struct Chances {
     pub store_after: u64,
     pub store_instead: u64,
     pub store_lands_late: u64,
+    /// A call, or a commit, takes much longer than others. Two of them can take half of a short lease.
+    pub store_slow: u64,
     pub disconnect: u64,
     pub other_body: u64,
     pub other_target: u64,
@@ -119,6 +120,7 @@ impl Chances {
             store_after: maybe(150),
             store_instead: maybe(150),
             store_lands_late: maybe(100),
+            store_slow: 20,
             disconnect: maybe(300),
             other_body: maybe(250),
             other_target: maybe(150),
@@ -169,6 +171,7 @@ impl Chances {
             store_after: 0,
             store_instead: 0,
             store_lands_late: 0,
+            store_slow: 0,
             disconnect: 0,
             other_body: 0,
             other_target: 0,

@@ -95,7 +95,8 @@ pub async fn forget(
 async fn commit(database: &Database, generation: u64) -> Result<(), StoreError> {
     let pause = {
         let mut world = database.world.lock();
-        if world.random.permille(20) { world.random.millis(20, 200) } else { world.random.millis(0, 8) }
+        let chance = world.chances.store_slow;
+        if world.random.permille(chance) { world.random.millis(20, 200) } else { world.random.millis(0, 8) }
     };
     sleep(pause).await;
     if database.rows().generation == generation {

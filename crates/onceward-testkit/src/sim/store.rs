@@ -272,7 +272,9 @@ impl Connection {
         let (there, back, fault) = {
             let mut world = database.world.lock();
             let (there, back) = (world.random.millis(0, 12), world.random.millis(0, 12));
-            let slow = if world.random.permille(20) { world.random.millis(50, 300) } else { Duration::ZERO };
+            let chance = world.chances.store_slow;
+            let slow =
+                if world.random.permille(chance) { world.random.millis(50, 300) } else { Duration::ZERO };
             (there + slow, back, self.draw_fault(&mut world, writes.is_some()))
         };
         let generation = database.rows().generation;

@@ -11,7 +11,8 @@ use onceward::{
     Cause, Fence, Observation, OnLapse, OperationId, Outcome, Record, RecordId, State, Timestamp,
 };
 
-use super::plan::{CLAIM_PATIENCE, Chances};
+use super::plan::{CACHE_REVALIDATE, Chances};
+use super::rule::{Rule, Violation};
 use super::sometimes::Sometimes;
 use crate::Random;
 
@@ -35,7 +36,7 @@ pub struct World {
     pub random: Random,
     pub chances: Chances,
     pub ledger: Vec<Execution>,
-    pub violations: Vec<String>,
+    pub violations: Vec<Violation>,
     pub seen: BTreeMap<Sometimes, u64>,
     pub trace: Option<Vec<String>>,
     pub answers: Answers,
@@ -47,6 +48,8 @@ pub struct World {
     too_late: BTreeSet<RecordId>,
     /// Whether nothing but an engine can leave a claim lying about in this history.
     wedges_are_bugs: bool,
+    /// Whether the store's clock is set in this history.
+    clock_jumps: bool,
     store_now: Timestamp,
     fences: BTreeMap<RecordId, BTreeMap<Fence, Tenure>>,
     completed: BTreeMap<(RecordId, u64), Answered>,
@@ -73,6 +76,9 @@ struct Answered {
     promised: Timestamp,
     /// When its record was replaced or removed, by the clock without jumps.
     gone: Option<Timestamp>,
+    /// Until when caches may believe in it although it is gone: an operator's end of the window arrived when the operator had
+    /// given it up, and it was due by then.
+    cached: Timestamp,
 }
 
 #[derive(Debug, Clone)]
@@ -92,7 +98,7 @@ enum TenureBegan {
 
 impl World {
     pub fn new(random: Random, chances: Chances, trace: Option<Vec<String>>) -> Self {
-        let wedges_are_bugs = chances.store_always_answers();
+        let (wedges_are_bugs, clock_jumps) = (chances.store_always_answers(), chances.clock_jump > 0);
         Self {
             random,
             chances,
@@ -105,6 +111,7 @@ impl World {
             begun: BTreeSet::new(),
             too_late: BTreeSet::new(),
             wedges_are_bugs,
+            clock_jumps,
             store_now: Timestamp::from_micros(0),
             fences: BTreeMap::new(),
             completed: BTreeMap::new(),
@@ -125,9 +132,9 @@ impl World {
         }
     }
 
-    pub fn violate(&mut self, now: Timestamp, what: String) {
+    pub fn violate(&mut self, now: Timestamp, rule: Rule, what: String) {
         self.note(now, || format!("VIOLATION {what}"));
-        self.violations.push(what);
+        self.violations.push(Violation { rule, what });
     }
 
     /// A worker really does the work. The number it gets is the answer that clients must see.
@@ -136,8 +143,11 @@ impl World {
         self.note(now, || format!("execution {number} of {id} under {fence:?}"));
         let tenure = self.fences.get(&id).and_then(|fences| fences.get(&fence)).cloned();
         match tenure {
-            None => self
-                .violate(now, format!("{id} was executed under {fence:?}, which no durable claim gave out")),
+            None => self.violate(
+                now,
+                Rule::Claimed,
+                format!("{id} was executed under {fence:?}, which no durable claim gave out"),
+            ),
             Some(tenure) => {
                 let twice = self.ledger.iter().any(|other| {
                     other.id == id
@@ -146,7 +156,11 @@ impl World {
                             .is_some_and(|earlier| earlier.origin == tenure.origin)
                 });
                 if twice {
-                    self.violate(now, format!("invariant 1: {id} was executed twice under one claim"));
+                    self.violate(
+                        now,
+                        Rule::ExecutedOnce,
+                        format!("invariant 1: {id} was executed twice under one claim"),
+                    );
                 }
                 if tenure.began == TenureBegan::AfterRelease {
                     self.saw(Sometimes::VerdictThenSecondExecution);
@@ -165,7 +179,7 @@ impl World {
         }
         let known = *self.windows.entry(name).or_insert(window);
         if known != window {
-            self.violate(now, format!("{name} names the windows {known:?} and {window:?}"));
+            self.violate(now, Rule::Windows, format!("{name} names the windows {known:?} and {window:?}"));
         }
     }
 
@@ -173,8 +187,12 @@ impl World {
     pub fn begin(&mut self, now: Timestamp, id: RecordId, fence: Fence, lease: Duration) {
         self.begun.insert((id, fence));
         let claimed_at = Timestamp::from_micros(fence.as_number());
-        if self.chances.clock_jump == 0 && now.since(claimed_at) > lease / 2 {
-            self.violate(now, format!("{id} was begun {:?} after its claim", now.since(claimed_at)));
+        if !self.clock_jumps && now.since(claimed_at) > lease / 2 {
+            self.violate(
+                now,
+                Rule::BegunInTime,
+                format!("{id} was begun {:?} after its claim", now.since(claimed_at)),
+            );
         }
     }
 
@@ -191,13 +209,22 @@ impl World {
         match self.completed.get(&(id, number)).copied() {
             None => self.violate(
                 now,
+                Rule::DurableFirst,
                 format!("invariant 2: answer {number} of {id} was given before it was durable"),
             ),
-            Some(Answered { gone: Some(gone), .. }) if gone < asked => {
-                self.violate(now, format!("invariant 3: answer {number} of {id} outlived its window"));
+            Some(Answered { gone: Some(gone), cached, .. }) if gone.max(cached) < asked => {
+                self.violate(
+                    now,
+                    Rule::OneAnswer,
+                    format!("invariant 3: answer {number} of {id} outlived its window"),
+                );
             }
             Some(Answered { promised, .. }) if expires_at > promised => {
-                self.violate(now, format!("answer {number} of {id} was promised for longer than it is kept"));
+                self.violate(
+                    now,
+                    Rule::OneAnswer,
+                    format!("answer {number} of {id} was promised for longer than it is kept"),
+                );
             }
             Some(_) => {}
         }
@@ -205,6 +232,7 @@ impl World {
             Some(execution) if execution.id == id && execution.asked_for == asked_for => {}
             other => self.violate(
                 now,
+                Rule::OwnAnswer,
                 format!(
                     "invariants 4 and 8: the answer {number} to {asked_for:?} of {id} belongs to {other:?}"
                 ),
@@ -252,7 +280,11 @@ impl World {
             State::InProgress { .. } | State::Unknown { .. } => false,
         };
         if !allowed {
-            self.violate(at, format!("invariant 5: {id} was removed while {}", old.state.name()));
+            self.violate(
+                at,
+                Rule::NeverRemoved,
+                format!("invariant 5: {id} was removed while {}", old.state.name()),
+            );
         }
         self.swept.insert(id);
     }
@@ -260,7 +292,7 @@ impl World {
     /// A tenure begins: with the first claim, or in place of another record.
     fn began(&mut self, at: Timestamp, id: RecordId, old: Option<&Record>, new: &Record) {
         if !matches!(new.state, State::InProgress { .. }) {
-            return self.violate(at, format!("{id} began as {}", new.state.name()));
+            return self.violate(at, Rule::States, format!("{id} began as {}", new.state.name()));
         }
         if old.is_none() && self.swept.contains(&id) {
             self.saw(Sometimes::KeyUsedAgainAfterSweep);
@@ -272,20 +304,20 @@ impl World {
         };
         let fences = self.fences.entry(id).or_default();
         if fences.insert(new.fence, Tenure { origin: new.origin, window: new.opened, began }).is_some() {
-            self.violate(at, format!("{:?} of {id} came back", new.fence));
+            self.violate(at, Rule::Fences, format!("{:?} of {id} came back", new.fence));
         }
     }
 
     fn changed(&mut self, at: Timestamp, id: RecordId, old: &Record, new: &Record) {
-        let spent_at = |time: Timestamp| match &old.state {
+        let spent = match &old.state {
             State::Completed { expires_at, .. } | State::FailedRetryable { expires_at, .. } => {
-                *expires_at <= time
+                *expires_at <= at
             }
             State::Expired { .. } => true,
             State::InProgress { .. } | State::Unknown { .. } => false,
         };
         if new.fence != old.fence {
-            self.check_new_tenure(at, id, old, new, spent_at(at.after(CLAIM_PATIENCE)));
+            self.check_new_tenure(at, id, old, new, spent);
             return self.began(at, id, Some(old), new);
         }
         let allowed = match (&old.state, &new.state) {
@@ -298,13 +330,14 @@ impl World {
             (State::Completed { reply: before, .. }, State::Completed { reply: after, .. }) => {
                 before == after
             }
-            (State::Completed { .. } | State::FailedRetryable { .. }, State::Expired { .. }) => spent_at(at),
+            (State::Completed { .. } | State::FailedRetryable { .. }, State::Expired { .. }) => spent,
             (State::Expired { .. }, State::Expired { .. }) => true,
             _ => false,
         };
         if !allowed {
             self.violate(
                 at,
+                Rule::States,
                 format!("invariants 3, 5 and 7: {id} went from {} to {}", old.state.name(), new.state.name()),
             );
         }
@@ -325,6 +358,12 @@ impl World {
             && new.last_error.as_deref().is_some_and(|words| words.starts_with("an earlier attempt"))
         {
             self.saw(Sometimes::DoubtKept);
+        }
+        if let (Some(number), State::Completed { expires_at, .. }) = (answer_of(old), &new.state)
+            && let Some(answered) = self.completed.get_mut(&(id, number))
+        {
+            let cached = at.after(CACHE_REVALIDATE);
+            answered.cached = if *expires_at < cached { cached } else { answered.cached };
         }
         if let State::Completed { reply, .. } = &new.state
             && !matches!(old.state, State::Completed { .. })
@@ -347,7 +386,11 @@ impl World {
             same && judged.is_none_or(|judged| done.fence > judged)
         });
         if executed {
-            self.violate(at, format!("invariant 1: {id} was released although it had been executed"));
+            self.violate(
+                at,
+                Rule::Releases,
+                format!("invariant 1: {id} was released although it had been executed"),
+            );
         }
     }
 
@@ -357,23 +400,32 @@ impl World {
             && old.recovery_point.is_some()
             && match &old.state {
                 State::InProgress { lease_until } => {
-                    *lease_until <= self.store_now && matches!(old.terms.on_lapse, OnLapse::Resume { .. })
+                    self.has_lapsed(*lease_until) && matches!(old.terms.on_lapse, OnLapse::Resume { .. })
                 }
                 State::FailedRetryable { .. } => true,
                 State::Completed { .. } | State::Unknown { .. } | State::Expired { .. } => false,
             };
         let released = matches!(old.state, State::FailedRetryable { .. });
         if !(resumed || released || spent) {
-            self.violate(at, format!("invariant 1: {id} was given out again while {}", old.state.name()));
+            self.violate(
+                at,
+                Rule::GivenOutOnce,
+                format!("invariant 1: {id} was given out again while {}", old.state.name()),
+            );
         }
         if new.opened != old.opened && (new.opened != new.fence || !spent) {
             self.violate(
                 at,
+                Rule::Windows,
                 format!("{id} opened a window with {:?} while {}", new.opened, old.state.name()),
             );
         }
         if new.fence < old.fence {
-            self.violate(at, format!("invariant 7: {:?} followed {:?} on {id}", new.fence, old.fence));
+            self.violate(
+                at,
+                Rule::Fences,
+                format!("invariant 7: {:?} followed {:?} on {id}", new.fence, old.fence),
+            );
         }
     }
 
@@ -384,16 +436,27 @@ impl World {
         let lapsed = new.last_error.as_deref() == Some("the lease lapsed");
         if lapsed {
             self.saw(Sometimes::Lapse);
-            let from_the_future = lease_until.since(self.store_now) > new.terms.lease * 2;
-            // Where the store's clock jumps, the decision may have been made by a time that is gone again.
-            let clock_is_steady = self.chances.clock_jump == 0;
-            if lease_until > self.store_now && !from_the_future && clock_is_steady {
-                self.violate(at, format!("the lease of {id} was taken away while it lived"));
+            if !self.has_lapsed(lease_until) {
+                self.violate(
+                    at,
+                    Rule::LiveLeases,
+                    format!("the lease of {id} was taken away while it lived"),
+                );
             }
         }
         if lapsed && !begun && !disturbed {
-            self.violate(at, format!("{id} was wedged: claimed, never begun, never given back"));
+            self.violate(
+                at,
+                Rule::NotWedged,
+                format!("{id} was wedged: claimed, never begun, never given back"),
+            );
         }
+    }
+
+    /// Whether a lease is over by the store's clock. Where that clock jumps, the decision may have been made by a time that is
+    /// gone again.
+    fn has_lapsed(&self, lease_until: Timestamp) -> bool {
+        lease_until <= self.store_now || self.clock_jumps
     }
 
     /// Whether the process that holds this tenure was killed or stopped.
@@ -409,7 +472,11 @@ impl World {
         let unknown = matches!(record.state, State::Unknown { .. });
         let excused = record.doubt.is_some() || self.too_late.contains(&id) || self.was_disturbed(record);
         if unknown && !excused && !self.begun.contains(&(id, record.fence)) {
-            self.violate(at, format!("{id} is unknown although nothing was begun under {:?}", record.fence));
+            self.violate(
+                at,
+                Rule::NotWedged,
+                format!("{id} is unknown although nothing was begun under {:?}", record.fence),
+            );
         }
     }
 
@@ -418,7 +485,11 @@ impl World {
         let number = answer_of(new);
         let execution = number.and_then(|number| self.ledger.get(usize::try_from(number).ok()?)).cloned();
         let (Some(number), Some(execution)) = (number, execution) else {
-            return self.violate(at, format!("{id} was completed with an answer that nobody made"));
+            return self.violate(
+                at,
+                Rule::Completions,
+                format!("{id} was completed with an answer that nobody made"),
+            );
         };
         let evidence = old.evidence.as_ref().is_some_and(|evidence| evidence.reply.body == body);
         let judged = new.verdict != old.verdict;
@@ -428,6 +499,7 @@ impl World {
         if execution.id != id || (origin != Some(new.origin) && !evidence && !judged) {
             self.violate(
                 at,
+                Rule::Completions,
                 format!(
                     "invariant 7: {id} under {:?} was completed with the answer of {execution:?}",
                     new.fence
@@ -445,10 +517,11 @@ impl World {
             if *expires_at < promised {
                 self.violate(
                     at,
+                    Rule::OneAnswer,
                     format!("invariant 3: the answer {number} of {id} is kept for less than its retention"),
                 );
             }
-            self.completed.insert((id, number), Answered { promised, gone: None });
+            self.completed.insert((id, number), Answered { promised, gone: None, cached: at });
         }
     }
 
@@ -466,7 +539,11 @@ impl World {
             Event::Claim { claim, owner, .. } => {
                 let refused = matches!(step.answer, Answer::Decision(Decision::Refuse(_)));
                 if refused && record.owner == *owner && is_held(record, at.now) {
-                    self.violate(at.now, format!("a claim was refused because of itself: {:?}", step.answer));
+                    self.violate(
+                        at.now,
+                        Rule::OwnClaim,
+                        format!("a claim was refused because of itself: {:?}", step.answer),
+                    );
                 }
                 let different = record.fingerprint.compare(claim.fingerprint()) == Comparison::Different;
                 if !over && record.fingerprint.target() != claim.fingerprint().target() {
@@ -476,6 +553,7 @@ impl World {
                 if different && !over && (step.answer != mismatch || step.write != Write::Keep) {
                     self.violate(
                         at.now,
+                        Rule::OwnAnswer,
                         format!(
                             "invariant 4: another request met {} and got {:?}",
                             record.state.name(),
@@ -495,6 +573,7 @@ impl World {
                 if !kept {
                     self.violate(
                         at.now,
+                        Rule::Completions,
                         format!(
                             "a completion under the right fence was thrown away while {}",
                             record.state.name()
@@ -529,7 +608,7 @@ impl World {
 
     /// A durable write is gone, though whoever made it was told that it was durable.
     pub fn lost(&mut self, at: Timestamp, id: RecordId, version: Version) {
-        self.violate(at, format!("version {version} of {id} was acknowledged and is gone"));
+        self.violate(at, Rule::Durable, format!("version {version} of {id} was acknowledged and is gone"));
     }
 }
 

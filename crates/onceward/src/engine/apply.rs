@@ -7,6 +7,7 @@ use std::time::Duration;
 use super::observe::Observation;
 use super::{EngineError, Inner};
 use crate::RecordId;
+use crate::claim::Claim;
 use crate::event::{Answer, Event, Moment, Notice, Step, Write};
 use crate::record::{Record, State};
 use crate::store::{Seen, Stamped, StoreError, StoreFuture, Swapped, Version};
@@ -151,7 +152,7 @@ impl Inner {
         let (mut lost, mut backoff, mut conflicts) = (None, BACKOFF_FIRST, 0);
         let failed = |error: EngineError, lost| Failed { error, lost };
         let unseen = |error: StoreError| failed(error.into(), None);
-        let mut believed = self.begin(id, start, patience).await.map_err(unseen)?;
+        let mut believed = self.begin(id, start, event, patience).await.map_err(unseen)?;
         while conflicts < CONFLICTS_MAX {
             let standing = believed.standing.as_ref();
             let expected = standing.map(|standing| standing.version);
@@ -229,9 +230,21 @@ impl Inner {
         Err(failed(EngineError::Contended { id, conflicts }, lost))
     }
 
-    /// What is believed to begin with. Where this machine slept, only the store knows what time it is: it is asked.
-    async fn begin(&self, id: RecordId, start: Start, patience: Patience) -> Result<Believed, StoreError> {
-        match (start, self.store_clock.estimate_at(patience.now)) {
+    /// What is believed to begin with. Where this machine slept, or every answer took long, only the store knows what time
+    /// it is: it is asked.
+    async fn begin(
+        &self,
+        id: RecordId,
+        start: Start,
+        event: &Event<'_>,
+        patience: Patience,
+    ) -> Result<Believed, StoreError> {
+        let lease = match (&start, event) {
+            (Start::Held(standing), _) => standing.record.terms.lease,
+            (Start::Load | Start::Absent, Event::Claim { claim, .. }) => claim.terms.lease,
+            (Start::Load | Start::Absent, _) => Claim::MIN_LEASE,
+        };
+        match (start, self.store_clock.estimate_at(patience.now, lease)) {
             (Start::Absent, Some(moment)) => Ok(Believed { standing: None, moment, asked: None }),
             (Start::Held(standing), Some(moment)) => {
                 Ok(Believed { standing: Some(standing), moment, asked: None })

@@ -18,30 +18,71 @@ const DISAGREEMENT_MAX: Duration = Duration::from_secs(1);
 
 /// Every answer of the store carries its time; between two answers, elapsed time is added.
 ///
-/// Decisions about a record always use the time that came with it. The estimate is used only for what is written about
-/// a record that is believed absent or held, where a few milliseconds do not matter.
+/// The store read its clock at some moment between the call and its answer, so an answer tells between which two times it is
+/// there now, and no more. An answer that took long tells little: what was known before it stays known. Each of the two
+/// bounds has its use. A lease is given from the later one, because its owner must never believe in it for longer than the
+/// store does. Expiry goes by the earlier one, because too early would execute again. Decisions about a record that was just
+/// read use the time that came with it.
 pub(crate) struct StoreClock {
     sight: Mutex<Option<Sight>>,
     /// This machine's wall clock. Never compared with the store's: it only tells that the machine slept.
     local: Arc<dyn Clock>,
 }
 
+/// At this instant, the store's clock stood between these two times.
+#[derive(Clone, Copy)]
+struct Bounds {
+    at: Instant,
+    earliest: Timestamp,
+    latest: Timestamp,
+}
+
+impl Bounds {
+    /// The same bounds at another instant, if both clocks ran alike meanwhile.
+    fn at(self, at: Instant) -> Self {
+        let elapsed = at.saturating_duration_since(self.at);
+        Self { at, earliest: self.earliest.after(elapsed), latest: self.latest.after(elapsed) }
+    }
+
+    /// The same, and wider by what the clocks may have drifted apart.
+    fn drifted(self, at: Instant) -> Self {
+        let drift = at.saturating_duration_since(self.at) / DRIFT_DIVISOR;
+        let Self { at, earliest, latest } = self.at(at);
+        Self { at, earliest: earliest.before(drift), latest: latest.after(drift) }
+    }
+
+    /// What both say; what this says alone where they contradict each other, because then the store's clock was set.
+    fn and(self, earlier: Self) -> Self {
+        let earlier = earlier.drifted(self.at);
+        let (earliest, latest) = (self.earliest.max(earlier.earliest), self.latest.min(earlier.latest));
+        if earliest <= latest { Self { at: self.at, earliest, latest } } else { self }
+    }
+}
+
 #[derive(Clone, Copy)]
 struct Sight {
-    /// The last time that was told, and when it was asked for.
-    last: (Timestamp, Instant),
+    last: Bounds,
     /// This machine's wall clock then.
     local: Timestamp,
     /// The slowest that the store's clock was ever seen, against elapsed time.
-    slowest: (Timestamp, Instant),
+    slowest: Bounds,
 }
 
 impl Sight {
-    fn moment(&self, now: Timestamp, at: Instant) -> Moment {
-        let elapsed = at.saturating_duration_since(self.slowest.1);
-        let expected = self.slowest.0.after(elapsed);
-        let trusted = expected.after(AHEAD_MAX + elapsed / DRIFT_DIVISOR);
-        Moment { now, expiry_now: if now > trusted { expected } else { now } }
+    /// The moment of a decision by a time that is at least `earliest` and at most `latest`.
+    fn moment(&self, Bounds { at, earliest, latest }: Bounds) -> Moment {
+        let elapsed = at.saturating_duration_since(self.slowest.at);
+        let expected = self.slowest.at(at);
+        let trusted = expected.latest.after(AHEAD_MAX + elapsed / DRIFT_DIVISOR);
+        Moment { now: latest, expiry_now: if latest > trusted { expected.earliest } else { earliest } }
+    }
+
+    /// Whether elapsed time and the wall clock agree about how long ago this was.
+    fn is_counted(&self, Reading { at, wall: local }: Reading) -> bool {
+        let elapsed = at.saturating_duration_since(self.last.at);
+        let by_the_wall = local.since(self.local);
+        let backwards = self.local.since(local);
+        by_the_wall.abs_diff(elapsed).max(backwards) <= DISAGREEMENT_MAX
     }
 }
 
@@ -50,26 +91,25 @@ impl StoreClock {
         Self { sight: Mutex::new(None), local }
     }
 
-    /// The store told its time in answer to what was sent at `sent`. The time of asking counts, not that of the answer: an
-    /// answer that took long must not make the store's clock look slow.
+    /// The store told its time in answer to what was sent at `sent`. Returns the moment that was told: it is past by now, but
+    /// never later than the store's time.
     pub(crate) fn saw(&self, now: Timestamp, sent: Instant) -> Moment {
-        let Reading { at, wall: local } = self.read();
-        let waited = at.saturating_duration_since(sent);
-        let asked_at = Timestamp::from_micros(
-            local.as_micros().saturating_sub(u64::try_from(waited.as_micros()).unwrap_or(u64::MAX)),
-        );
+        let reading = self.read();
+        let at = reading.at;
+        let told = Bounds { at, earliest: now, latest: now.after(at.saturating_duration_since(sent)) };
         let mut sight = self.sight();
-        let known = sight.get_or_insert(Sight { last: (now, sent), local: asked_at, slowest: (now, sent) });
-        (known.last, known.local) = ((now, sent), asked_at);
-        if now < known.slowest.0.after(sent.saturating_duration_since(known.slowest.1)) {
-            known.slowest = (now, sent);
+        let known = sight.get_or_insert(Sight { last: told, local: reading.wall, slowest: told });
+        let last = if known.is_counted(reading) { told.and(known.last) } else { told };
+        (known.last, known.local) = (last, reading.wall);
+        if told.latest < known.slowest.at(at).latest {
+            known.slowest = told;
         }
-        known.moment(now, at)
+        known.moment(Bounds { latest: now, ..told })
     }
 
     /// What time it must be there by now; `None` where only the store can tell.
     pub(crate) fn estimate(&self) -> Option<Moment> {
-        self.estimate_at(self.read())
+        self.bounds(self.read()).map(|(sight, bounds)| sight.moment(bounds))
     }
 
     /// This machine's clocks.
@@ -77,14 +117,17 @@ impl StoreClock {
         Reading::take(&*self.local)
     }
 
-    /// The same, for whoever has just read this machine's clocks.
-    pub(crate) fn estimate_at(&self, Reading { at, wall: local }: Reading) -> Option<Moment> {
+    /// The same for a caller that has just read this machine's clocks and writes a lease of this length; `None` also where the
+    /// store's time is not known to within half of it. A lease counts as live while it ends within twice its length, so one
+    /// that is given too far ahead would be taken for one from a clock that was wrong.
+    pub(crate) fn estimate_at(&self, reading: Reading, lease: Duration) -> Option<Moment> {
+        let (sight, bounds) = self.bounds(reading)?;
+        (bounds.latest.since(bounds.earliest) <= lease / 2).then(|| sight.moment(bounds))
+    }
+
+    fn bounds(&self, reading: Reading) -> Option<(Sight, Bounds)> {
         let sight = (*self.sight())?;
-        let elapsed = at.saturating_duration_since(sight.last.1);
-        let by_the_wall = local.since(sight.local);
-        let backwards = sight.local.since(local);
-        let apart = by_the_wall.abs_diff(elapsed).max(backwards);
-        (apart <= DISAGREEMENT_MAX).then(|| sight.moment(sight.last.0.after(elapsed), at))
+        sight.is_counted(reading).then(|| (sight, sight.last.drifted(reading.at)))
     }
 
     /// An operator confirms that the store's clock is right, after a jump that suspended expiry.
@@ -106,6 +149,7 @@ mod tests {
     use crate::time::instant;
 
     const HOUR: Duration = Duration::from_secs(3600);
+    const MINUTE: Duration = Duration::from_secs(60);
 
     /// A wall clock that runs with elapsed time, and can be moved as a suspension would.
     struct Wall(Instant, std::sync::atomic::AtomicU64);
@@ -150,7 +194,9 @@ mod tests {
         let (clock, _) = clock();
         clock.saw(at(0), instant());
         tokio::time::advance(HOUR).await;
-        assert_eq!(clock.estimate(), Some(Moment { now: at(1), expiry_now: at(1) }));
+        let drift = HOUR / DRIFT_DIVISOR;
+        let expected = Moment { now: at(1).after(drift), expiry_now: at(1).before(drift) };
+        assert_eq!(clock.estimate(), Some(expected));
     }
 
     #[tokio::test(start_paused = true)]
@@ -171,5 +217,42 @@ mod tests {
         tokio::time::advance(HOUR).await;
         clock.saw(at(0), sent);
         assert_eq!(clock.saw(at(1), instant()), Moment { now: at(1), expiry_now: at(1) });
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn an_estimate_never_expires_too_early_and_never_gives_a_lease_that_is_too_short() {
+        // When the store reads its clock, on a way of a minute there and back.
+        for read_after in [Duration::ZERO, MINUTE / 2, MINUTE] {
+            let (clock, _) = clock();
+            let sent = instant();
+            tokio::time::advance(MINUTE).await;
+            clock.saw(at(0).after(read_after), sent);
+            let truth = at(0).after(MINUTE);
+            let Some(Moment { now, expiry_now }) = clock.estimate() else { panic!("nobody slept") };
+            assert!(expiry_now <= truth, "{expiry_now:?} is later than {truth:?}");
+            assert!(now >= truth, "{now:?} is earlier than {truth:?}");
+        }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_slow_answer_does_not_put_in_doubt_what_quick_ones_told() {
+        let (clock, _) = clock();
+        clock.saw(at(0), instant());
+        let sent = instant();
+        tokio::time::advance(MINUTE).await;
+        // The store was asked a minute ago, and read its clock just now.
+        clock.saw(at(0).after(MINUTE), sent);
+        let (truth, drift) = (at(0).after(MINUTE), MINUTE / DRIFT_DIVISOR);
+        let Some(Moment { now, expiry_now }) = clock.estimate() else { panic!("nobody slept") };
+        assert!(now <= truth.after(drift) && expiry_now >= truth.before(drift), "{now:?} {expiry_now:?}");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_suspended_expiry_is_not_ahead_by_the_way_to_the_store() {
+        let (clock, _) = clock();
+        let sent = instant();
+        tokio::time::advance(MINUTE).await;
+        clock.saw(at(0).after(MINUTE), sent);
+        assert_eq!(clock.saw(at(24), instant()).expiry_now, at(0).after(MINUTE));
     }
 }

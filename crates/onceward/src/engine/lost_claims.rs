@@ -9,13 +9,15 @@
 //! been written and stays, so that it can no longer arrive, or at a deadline. The deadline counts from when the store is
 //! back. A read does not tell that: a disk that does not sync still answers reads. A write that was sent after the claim
 //! was given up and that is durable does. It also makes every entry due at once, because what was stalled has arrived by
-//! then or is about to.
+//! then or is about to. A store that is away again has told nothing: what is on its way to it may wait as long as it is away.
 
 use std::collections::BTreeMap;
+use std::panic::AssertUnwindSafe;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::Duration;
 
+use futures_util::FutureExt as _;
 use futures_util::future::join_all;
 use tokio::sync::Notify;
 
@@ -63,7 +65,7 @@ struct List {
     /// How many were taken out to be looked for just now.
     looked_for: usize,
     next_number: u64,
-    /// When the last entry came.
+    /// When the last entry came, or the store was last away.
     newest: Option<Instant>,
     /// When the last write was sent that the store is known to have taken.
     written: Option<Instant>,
@@ -87,6 +89,7 @@ struct LostClaim {
     owner: OwnerToken,
     /// What it would have replaced.
     expected: Option<Version>,
+    /// When it was given up, or the store was last away.
     lost_at: Instant,
     /// How long until the next look.
     pause: Duration,
@@ -181,6 +184,7 @@ impl LostClaims {
         let now = instant();
         let mut list = self.list();
         list.looked_for = 0;
+        let away = looked_for.iter().any(|(_, found)| matches!(found, Found::Away));
         for (claim, found) in looked_for {
             let again = match found {
                 Found::Ended => None,
@@ -190,6 +194,10 @@ impl LostClaims {
             if let Some(claim) = again {
                 list.put(claim);
             }
+        }
+        if away {
+            list.lose_again(now);
+            self.awaits_write.store(true, Ordering::Relaxed);
         }
     }
 
@@ -221,6 +229,14 @@ impl List {
         self.next_number += 1;
         // After its pause from now, which is when it was last looked for, or lost.
         self.waiting.insert((instant() + claim.pause, number), claim);
+    }
+
+    /// The store is away: every claim may arrive as late as if it were lost now.
+    fn lose_again(&mut self, now: Instant) {
+        self.newest = Some(now);
+        for claim in self.waiting.values_mut() {
+            (claim.lost_at, claim.ends) = (now, Ends::Never);
+        }
     }
 
     /// Entries that came before a write which the store has taken are due now, and end soon.
@@ -275,7 +291,6 @@ impl LostClaim {
 
 /// Looks for the claims on the list until there is none, or the engine is gone.
 async fn look_after(claims: Arc<LostClaims>, inner: Weak<Inner>) {
-    let _panic = Panic(claims.clone());
     let (mut most, mut away) = (LOOKS_AT_ONCE, AWAY_FIRST);
     while let Some(due) = claims.due_in() {
         if due > Duration::ZERO {
@@ -290,7 +305,7 @@ async fn look_after(claims: Arc<LostClaims>, inner: Weak<Inner>) {
         if due.is_empty() {
             continue;
         }
-        let found = join_all(due.iter().map(|claim| inner.look_for(claim))).await;
+        let found = join_all(due.iter().map(|claim| inner.look_for_without_panic(claim))).await;
         drop(inner);
         let answered = found.iter().all(|found| !matches!(found, Found::Away));
         claims.put_back(due.into_iter().zip(found).collect());
@@ -301,18 +316,6 @@ async fn look_after(claims: Arc<LostClaims>, inner: Weak<Inner>) {
             most = 1;
             sleep(away).await;
             away = (away * 2).min(AWAY_MAX);
-        }
-    }
-}
-
-/// A store that panics takes this task with it; the next lost claim starts another.
-struct Panic(Arc<LostClaims>);
-
-impl Drop for Panic {
-    fn drop(&mut self) {
-        if std::thread::panicking() {
-            let mut list = self.0.list();
-            (list.task, list.looked_for) = (Task::None, 0);
         }
     }
 }
@@ -336,6 +339,14 @@ impl Inner {
                 }
             }
         }
+    }
+
+    /// A store that panics must not take the task with it, and the claims that wait for it.
+    async fn look_for_without_panic(&self, claim: &LostClaim) -> Found {
+        AssertUnwindSafe(self.look_for(claim)).catch_unwind().await.unwrap_or_else(|_| {
+            tracing::error!(id = %claim.id, "the store panicked while a lost claim was looked for");
+            Found::Away
+        })
     }
 
     async fn look_for(&self, claim: &LostClaim) -> Found {

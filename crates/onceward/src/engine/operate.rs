@@ -154,11 +154,13 @@ impl Engine {
         }
     }
 
-    /// Ends the window of a settled operation early. Caches notice within their revalidation time, so it ends then.
+    /// Ends the window of a settled operation early. Caches notice within their revalidation time from when it is written, so it
+    /// ends then.
     ///
     /// With the fence that opened the window, the end of another one is a conflict.
     pub async fn expire(&self, id: RecordId, opened: Option<Fence>) -> Result<Operated, EngineError> {
-        let after = self.inner.limits.cache_revalidate;
+        // The write may take as long as its patience, and until then other engines cache the record as it was.
+        let after = self.inner.limits.cache_revalidate.saturating_add(self.inner.limits.claim_patience);
         self.inner.operate(id, &Event::Expire { opened, after }).await.map(Operated::of)
     }
 }

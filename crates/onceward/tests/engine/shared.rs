@@ -207,7 +207,8 @@ async fn an_operators_early_expiry_is_honoured_by_engines_that_read_the_cache() 
     cache.filled.notified().await;
     // An older entry comes late, as one that waited in another engine's queue would.
     cache.change(id(), |entry| *entry = stale);
-    onceward::time::sleep(Limits::default().cache_revalidate + SECOND).await;
+    let limits = Limits::default();
+    onceward::time::sleep(limits.cache_revalidate + limits.claim_patience + SECOND).await;
     assert!(matches!(pay(&other, &ledger).await, Ok(Ran::Executed { .. })));
     assert_eq!(ledger.count(), 2);
 }

@@ -343,3 +343,95 @@ async fn a_claim_that_was_answered_by_another_record_is_given_back_if_it_arrives
     let state = memory.load(id()).await.unwrap().record.map(|stamped| stamped.record.state);
     assert!(!matches!(state, Some(State::InProgress { .. } | State::Unknown { .. })), "{state:?}");
 }
+
+/// An engine beside another that has just had an answer which took two minutes, and read the store's clock at its end.
+async fn beside_a_late_answer(slow: u64) -> (Engine, Engine) {
+    let memory = MemoryStore::with_clock(clock());
+    let late = Fault::Slow { before: MINUTE * 2, after: Duration::ZERO };
+    let store = Arc::new(FaultyStore::scripted(memory.clone(), [(Method::Load, slow, late)]));
+    let there = Engine::open(Arc::new(memory), identity_of_tests(), options(2)).await.unwrap();
+    let here = Engine::open(store, identity_of_tests(), options(1)).await.unwrap();
+    (here, there)
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_tenure_that_begins_after_a_very_slow_answer_is_taken_for_a_live_one_by_other_engines() {
+    // The call that takes long: a later one, or the very first, which tells the engine all that it knows of the time.
+    for slow in [2, 1] {
+        let (here, there) = beside_a_late_answer(slow).await;
+        if slow == 2 {
+            here.load(id()).await.unwrap();
+        }
+        let claimed = here.claim(claim()).await.unwrap();
+        let Claimed::Reserved(reservation) = claimed else { panic!("{claimed:?}") };
+        let told = there.claim(claim()).await.unwrap();
+        assert!(matches!(told, Claimed::Refused(Refusal::InProgress { .. })), "{told:?}");
+        reservation.settle(Outcome::completed(Reply::new("x"))).await.unwrap();
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_window_that_an_operator_ends_by_a_slow_write_lasts_until_no_cache_believes_in_its_answer() {
+    let memory = MemoryStore::with_clock(clock());
+    let slow = Fault::Slow { before: SECOND * 4, after: Duration::ZERO };
+    let store = Arc::new(FaultyStore::scripted(memory.clone(), [(Method::Swap, 3, slow)]));
+    let there = Engine::open(Arc::new(memory), identity_of_tests(), options(2)).await.unwrap();
+    let here = Engine::open(store, identity_of_tests(), options(1)).await.unwrap();
+    let ledger = Ledger::default();
+    pay(&here, &ledger).await.unwrap();
+    let operator = here.clone();
+    let expiring = tokio::spawn(async move { operator.expire(id(), None).await });
+    sleep(SECOND * 3).await;
+    // The other engine caches the answer while the end of its window is on its way.
+    assert!(matches!(super::retry(&there).await, Ok(Ran::Replayed { .. })));
+    expiring.await.unwrap().unwrap();
+    sleep(SECOND * 58).await;
+    assert!(matches!(super::retry(&there).await, Ok(Ran::Replayed { .. })));
+    assert!(matches!(pay(&here, &ledger).await, Ok(Ran::Replayed { .. })), "two answers at the same time");
+    sleep(SECOND * 6).await;
+    assert!(matches!(pay(&here, &ledger).await, Ok(Ran::Executed { .. })));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_claim_that_arrives_late_after_a_second_outage_is_still_given_back() {
+    let away = Arc::new(AtomicBool::new(false));
+    let (is_away, memory) = (away.clone(), MemoryStore::with_clock(clock()));
+    let store = Arc::new(FaultyStore::new(memory.clone(), move |call| match call.method {
+        _ if is_away.load(Ordering::SeqCst) => Fault::Unavailable,
+        // The second try of the claim is lost as well, so that it is given up.
+        Method::Swap if (2..=3).contains(&call.nth) => Fault::LandsWhenTold,
+        Method::Load if call.nth == 2 => Fault::Slow { before: SECOND * 6, after: Duration::ZERO },
+        _ => Fault::None,
+    }));
+    let engine = Engine::open(store.clone(), identity_of_tests(), options(1)).await.unwrap();
+    let told = engine.run(claim(), async |_| panic!("must not execute")).await;
+    assert!(told.is_err(), "{told:?}");
+    // The store takes a write, and is then away for longer than a claim is looked for after that.
+    engine.run(claim_of("another", "b"), async |_| Outcome::completed(Reply::new("x"))).await.unwrap();
+    sleep(SECOND).await;
+    away.store(true, Ordering::SeqCst);
+    sleep(MINUTE * 20).await;
+    away.store(false, Ordering::SeqCst);
+    sleep(SECOND * 30).await;
+    store.land().await;
+    sleep(MINUTE * 3).await;
+    let state = memory.load(id()).await.unwrap().record.map(|stamped| stamped.record.state.name());
+    assert_eq!(state, Some("failed_retryable"));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_store_that_panics_while_a_claim_is_looked_for_does_not_lose_the_claim() {
+    let memory = MemoryStore::with_clock(clock());
+    let store = FaultyStore::new(memory.clone(), |call| match (call.method, call.nth) {
+        (Method::Swap, 2) => Fault::AnswerLost,
+        (Method::Load, 2) => Fault::Slow { before: SECOND * 6, after: Duration::ZERO },
+        (Method::Load, 3) => panic!("a bug of the store, which this test expects"),
+        _ => Fault::None,
+    });
+    let engine = Engine::open(Arc::new(store), identity_of_tests(), options(1)).await.unwrap();
+    let told = engine.run(claim(), async |_| panic!("must not execute")).await;
+    assert!(told.is_err(), "{told:?}");
+    sleep(MINUTE * 3).await;
+    let state = memory.load(id()).await.unwrap().record.map(|stamped| stamped.record.state.name());
+    assert_eq!(state, Some("failed_retryable"));
+}
