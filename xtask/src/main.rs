@@ -4,6 +4,7 @@ mod bench;
 mod former;
 mod fuzz;
 mod lint;
+mod peers;
 mod shell;
 mod sim;
 mod test;

@@ -6,7 +6,7 @@ use std::process::Command;
 use onceward_testkit::servers::Postgres;
 
 use crate::shell::{cargo, has, run as run_command};
-use crate::{Done, former};
+use crate::{Done, former, peers};
 
 /// A program that the tests need, and the Debian packages that bring it.
 pub struct Need {
@@ -44,6 +44,18 @@ const POSTGRES: Need = Need {
     why: "the PostgreSQL store is tested with a server of its own",
 };
 
+/// With the module that makes environments, which Debian packs separately.
+pub const PYTHON: Need = Need {
+    program: "python3",
+    packages: &["python3", "python3-venv"],
+    why: "the gateway is tested before uvicorn and gunicorn",
+};
+
+pub const NODE: Need =
+    Need { program: "node", packages: &["nodejs"], why: "the gateway is tested before Express" };
+
+pub const NPM: Need = Need { program: "npm", packages: &["npm"], why: "it installs Express" };
+
 /// Makes the load of the gateway's measurement.
 pub const WRK: Need = Need { program: "wrk", packages: &["wrk"], why: "it makes the load" };
 
@@ -57,11 +69,12 @@ pub fn run() -> Done {
         );
     }
     let former = former::build()?;
+    let peers = peers::install()?;
     // One server for all: every test that needs one takes a database of its own on it.
     let server = Postgres::start();
     let address = format!("postgres://postgres@127.0.0.1:{}", server.port());
     let mut tests = cargo(&["test", "--workspace", "--locked"]);
-    tests.env("ONCEWARD_TEST_POSTGRES", address);
+    tests.env("ONCEWARD_TEST_POSTGRES", address).env("ONCEWARD_TEST_PEERS", peers);
     if let Some(former) = former {
         tests.env("ONCEWARD_TEST_FORMER", former);
     }
@@ -87,10 +100,11 @@ fn has_postgres() -> bool {
 
 /// Installs what is not there.
 pub fn install_missing(needs: &[Need]) -> Done {
-    needs.iter().filter(|need| !has(need.program)).try_for_each(install)
+    needs.iter().filter(|need| !has(need.program)).try_for_each(install_program)
 }
 
-fn install(need: &Need) -> Done {
+/// Installs one program.
+pub fn install_program(need: &Need) -> Done {
     println!("{} is missing ({}): installing {}", need.program, need.why, need.packages.join(", "));
     let install = |words: &[&str]| {
         // Only where one is not root already, and there is `sudo`.

@@ -14,10 +14,10 @@ use onceward::{
 };
 use onceward_sqlite::{OpenError, Options, SqliteStore};
 use serde_json::json;
-use tokio::net::TcpStream;
 
 use crate::config::{ConfigErrors, Sources};
-use crate::settings::{Scheme, Settings, StoreUrl};
+use crate::proxy::{self, ExamineError, ProxyError};
+use crate::settings::{Settings, StoreUrl};
 
 /// Long enough for a far network, short enough for a person who waits.
 const PATIENCE: Duration = Duration::from_secs(5);
@@ -251,18 +251,21 @@ fn size(path: &Path) -> String {
     if total < 10 << 20 { format!("{} KiB", total.div_ceil(1 << 10)) } else { format!("{} MiB", total >> 20) }
 }
 
-/// Only a warning: the upstream may well be started later.
+/// Whether the upstream speaks HTTP/1.1. One that cannot be reached is only a warning: it may be started later.
 async fn upstream(settings: &Settings, report: &mut Report) {
     let authority = &settings.upstream.authority;
-    let port = authority.port_u16().unwrap_or(match settings.upstream.scheme {
-        Scheme::Http => 80,
-        Scheme::Https => 443,
-    });
-    let host = authority.host().trim_start_matches('[').trim_end_matches(']');
-    let text = match tokio::time::timeout(PATIENCE, TcpStream::connect((host, port))).await {
-        Ok(Ok(_)) => return report.say(Level::Ok, "upstream", format!("{authority} takes connections")),
-        Ok(Err(error)) => format!("{authority} cannot be reached now: {error}"),
-        Err(_) => format!("{authority} did not take a connection within {PATIENCE:?}"),
+    let examined = tokio::time::timeout(PATIENCE, proxy::examine(&settings.upstream, &settings.limits));
+    let (level, text) = match examined.await {
+        Ok(Ok(())) => (Level::Ok, format!("{authority} speaks HTTP/1.1")),
+        Ok(Err(ExamineError::Upstream(error))) => (Level::Error, error.to_string()),
+        Ok(Err(ExamineError::Proxy(ProxyError::OtherProtocol { speaks }))) => {
+            (Level::Error, format!("{authority} {speaks}: no request would be taken"))
+        }
+        Ok(Err(ExamineError::Proxy(error @ ProxyError::Broken { .. }))) => {
+            (Level::Warning, format!("{authority} took `OPTIONS *`, and did not answer in HTTP/1.1: {error}"))
+        }
+        Ok(Err(ExamineError::Proxy(error))) => (Level::Warning, error.to_string()),
+        Err(_) => (Level::Warning, format!("{authority} did not answer `OPTIONS *` within {PATIENCE:?}")),
     };
-    report.say(Level::Warning, "upstream", text);
+    report.say(level, "upstream", text);
 }

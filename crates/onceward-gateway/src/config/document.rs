@@ -23,6 +23,8 @@ pub(super) struct Document {
     pub listen: Address,
     /// The API behind: the only place that requests are ever sent to.
     pub upstream: UpstreamUrl,
+    /// Which requests may use a connection to the upstream again: `unkeyed`, or `all` where it never closes one by itself.
+    pub upstream_keepalive: Keepalive,
     /// Where records are kept: `sqlite:PATH`, `postgres://…`, `redis://…`, or `memory:` for tests.
     pub store: Store,
     /// Where gateways that share a store keep answers for each other: `redis://…`. Losing it costs speed only.
@@ -165,6 +167,14 @@ pub(super) enum LogFormat {
     Json,
 }
 
+/// Which requests may use a connection to the upstream again.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "lowercase")]
+pub(super) enum Keepalive {
+    Unkeyed,
+    All,
+}
+
 /// Where traces go.
 #[derive(Debug, Clone, Default, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
@@ -180,6 +190,7 @@ impl Default for Document {
         Self {
             listen: Address(settings::Settings::LISTEN),
             upstream: UpstreamUrl::read("http://127.0.0.1:3000").expect("a URL"),
+            upstream_keepalive: Keepalive::Unkeyed,
             store: Store(settings::StoreUrl::Sqlite(PathBuf::from("onceward.db"))),
             cache: None,
             scope: Vec::new(),

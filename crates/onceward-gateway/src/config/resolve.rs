@@ -7,7 +7,7 @@ use onceward::event::Expiry;
 use onceward::http::{ScopeRule, ScopeRules};
 use onceward::{Identity, RecordFormat, Secret};
 
-use super::document::{Document, LogFormat, Role};
+use super::document::{Document, Keepalive, LogFormat, Role};
 use super::problem::{ConfigErrors, Problem};
 use super::routes;
 use super::rules::Expire;
@@ -85,6 +85,10 @@ pub(super) fn settings(
             authority: document.upstream.authority.clone(),
             base_path: document.upstream.base_path.clone(),
             ca: document.upstream_tls.ca.clone(),
+            keepalive: match document.upstream_keepalive {
+                Keepalive::Unkeyed => settings::Keepalive::Unkeyed,
+                Keepalive::All => settings::Keepalive::All,
+            },
         },
         store: document.store.0.clone(),
         cache: document.cache.as_ref().map(|url| url.0.clone()),

@@ -24,8 +24,20 @@ pub struct UpstreamBody<B: Sendable> {
 pub(super) struct Lent<B: Sendable> {
     pub line: Line<B>,
     pub pool: Arc<Pool<B>>,
+    pub then: Then,
     /// Counts the request until its answer has been read.
     pub permit: OwnedSemaphorePermit,
+}
+
+/// What becomes of a line when its answer has been read.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Then {
+    /// Another request may use it.
+    Reuse,
+    /// The upstream was asked to close it.
+    LetClose,
+    /// It is closed here: servers such as uvicorn close a connection after a failure, without having said so in the answer.
+    Close,
 }
 
 impl<B: Sendable> UpstreamBody<B> {
@@ -34,8 +46,12 @@ impl<B: Sendable> UpstreamBody<B> {
     }
 
     fn give_back(&mut self) {
-        if let Some(Lent { line, pool, permit }) = self.lent.take() {
-            pool.give_back(line);
+        if let Some(Lent { line, pool, then, permit }) = self.lent.take() {
+            match then {
+                Then::Reuse => pool.give_back(line),
+                Then::LetClose => pool.let_close(line),
+                Then::Close => drop(line),
+            }
             drop(permit);
         }
     }

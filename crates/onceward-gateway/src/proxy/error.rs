@@ -6,6 +6,8 @@ use std::time::Duration;
 
 use onceward::http::Failure;
 
+use super::opening::OtherProtocol;
+
 /// Why there is no answer from the upstream.
 #[derive(Debug, thiserror::Error)]
 pub enum ProxyError {
@@ -36,6 +38,12 @@ pub enum ProxyError {
         #[source]
         error: Box<dyn Error + Send + Sync>,
     },
+    /// The upstream answered in another protocol, which proves that it took no HTTP/1.1 request.
+    #[error("the upstream {speaks}, so it did not take the request")]
+    OtherProtocol {
+        /// What it speaks instead.
+        speaks: OtherProtocol,
+    },
     /// Something was sent, and no whole head came back.
     #[error("the upstream took the request and gave no answer: {error}")]
     Broken {
@@ -65,6 +73,7 @@ impl ProxyError {
             | Self::ConnectTimedOut { .. }
             | Self::TooLate
             | Self::NothingSent { .. }
+            | Self::OtherProtocol { .. }
             | Self::Target => Failure::NotExecuted,
             Self::TimedOut { .. } => Failure::TimedOut,
             Self::Broken { .. } | Self::Unasked => Failure::Broken,

@@ -64,6 +64,11 @@ impl<B: Sendable> Line<B> {
         !self.over && self.sender.is_ready()
     }
 
+    /// Leaves it to the upstream to close this connection, which is told so with `Connection: close`.
+    pub(super) fn close_last(&self) {
+        self.gauge.close_last();
+    }
+
     /// Sends a request and waits for the head of its answer.
     pub(super) async fn send(&mut self, request: Box<Request<B>>) -> Sent<B> {
         // A new line wants its first request only once it was driven.
@@ -82,10 +87,11 @@ impl<B: Sendable> Line<B> {
             Err(mut failed) => {
                 let message = failed.take_message();
                 let error = failed.into_error();
-                match (message, self.gauge.written() == before) {
-                    (Some(request), true) => Sent::Returned(Box::new(request), error),
-                    (None, true) => Sent::Failed(ProxyError::NothingSent { error: error.into() }),
-                    (_, false) => Sent::Failed(ProxyError::Broken { error }),
+                match (message, self.gauge.written() == before, self.gauge.other_protocol()) {
+                    (_, _, Some(speaks)) => Sent::Failed(ProxyError::OtherProtocol { speaks }),
+                    (Some(request), true, None) => Sent::Returned(Box::new(request), error),
+                    (None, true, None) => Sent::Failed(ProxyError::NothingSent { error: error.into() }),
+                    (_, false, None) => Sent::Failed(ProxyError::Broken { error }),
                 }
             }
         }

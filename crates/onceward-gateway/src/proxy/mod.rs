@@ -4,18 +4,22 @@
 //!
 //! 1. What speaks of the client's connection is taken out of its head; the upstream's own name becomes its `Host`.
 //! 2. It waits until fewer than the limit of requests are with the upstream.
-//! 3. A line from the pool is looked at and taken, or a new one is made. What fails up to here has sent nothing.
+//! 3. A request without a key takes a line from the pool, after a look at it, or a new one. A keyed request gets a new one,
+//!    because the upstream may be about to close a used one. What fails up to here has sent nothing.
 //! 4. A request that works under a claim is not sent any more when half of its lease has passed.
 //! 5. It is sent. A line that turns out to be closed before it took a byte is replaced; after the first byte, whatever
 //!    goes wrong is told as it is, and nothing is sent again.
-//! 6. The answer's body is passed on as it arrives. When it has been read to its end, the line goes back to the pool.
+//! 6. The answer's body is passed on as it arrives. When it has been read to its end, the line goes back to the pool, unless
+//!    it was a keyed request's or the answer was a 5xx.
 
 mod alarms;
 mod body;
 mod connect;
 mod error;
+mod examine;
 mod headers;
 mod line;
+mod opening;
 mod pool;
 mod upgrade;
 mod wire;
@@ -26,7 +30,7 @@ use std::sync::Arc;
 use std::task::{Context, Poll};
 use std::time::Duration;
 
-use http::header::TRANSFER_ENCODING;
+use http::header::{CONNECTION, TRANSFER_ENCODING};
 use http::uri::{PathAndQuery, Uri};
 use http::{HeaderValue, Method, Request, Response, StatusCode};
 use http_body::Body;
@@ -37,16 +41,18 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tower_service::Service;
 
 use self::alarms::Alarms;
-use self::body::Lent;
 pub use self::body::UpstreamBody;
+use self::body::{Lent, Then};
 use self::connect::Connector;
 pub use self::connect::UpstreamError;
 pub use self::error::ProxyError;
+pub use self::examine::{ExamineError, examine};
 use self::headers::Origin;
 use self::line::{Line, Sent};
+pub use self::opening::OtherProtocol;
 use self::pool::Pool;
 use crate::front::Peer;
-use crate::settings::{Limits, Upstream};
+use crate::settings::{Keepalive, Limits, Upstream};
 use crate::telemetry::traces::RequestSpan;
 
 /// A request body that can be sent to the upstream.
@@ -77,7 +83,17 @@ struct Shared<B: Sendable> {
     alarms: Alarms,
     host: HeaderValue,
     base_path: Option<PathAndQuery>,
+    keepalive: Keepalive,
     limits: Limits,
+}
+
+/// Where the line that a request is sent on comes from.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Source {
+    /// The pool, where it has one, to which it goes back.
+    Pool,
+    /// Made for this request, and closed after it.
+    New,
 }
 
 impl<B: Sendable> Proxy<B> {
@@ -94,6 +110,7 @@ impl<B: Sendable> Proxy<B> {
             host: HeaderValue::from_str(upstream.authority.as_str())
                 .unwrap_or_else(|_| HeaderValue::from_static("")),
             base_path: upstream.base_path.clone(),
+            keepalive: upstream.keepalive,
             limits: limits.clone(),
         };
         Ok(Self { shared: Arc::new(shared) })
@@ -180,8 +197,17 @@ impl<B: Sendable> Shared<B> {
         let upgrade = self.prepare(&mut request, operation)?;
         let permit = self.permit(operation).await?;
         let method = request.method().clone();
-        let (mut response, line) = self.send(request, operation).await?;
-        let mut lent = Some(Lent { line, pool: self.pool.clone(), permit });
+        let source = self.source(operation);
+        if source == Source::New {
+            request.headers_mut().insert(CONNECTION, HeaderValue::from_static("close"));
+        }
+        let (mut response, line) = self.send(request, source, operation).await?;
+        let then = match source {
+            Source::New => Then::LetClose,
+            Source::Pool if response.status().is_server_error() => Then::Close,
+            Source::Pool => Then::Reuse,
+        };
+        let mut lent = Some(Lent { line, pool: self.pool.clone(), then, permit });
         EndsWithConnection::mark(&method, &mut response);
         let (mut head, body) = response.into_parts();
         // An old upstream's version is its own: to the client this side speaks.
@@ -192,6 +218,13 @@ impl<B: Sendable> Shared<B> {
             headers::strip(&mut head.headers);
         }
         Ok(Response::from_parts(head, UpstreamBody::new(body, lent)))
+    }
+
+    fn source(&self, operation: Option<&Operation>) -> Source {
+        match (operation, self.keepalive) {
+            (Some(_), Keepalive::Unkeyed) => Source::New,
+            (Some(_), Keepalive::All) | (None, _) => Source::Pool,
+        }
     }
 
     /// Waits until fewer than the limit of requests are with the upstream.
@@ -261,14 +294,22 @@ impl<B: Sendable> Shared<B> {
     async fn send(
         &self,
         mut request: Box<Request<B>>,
+        source: Source,
         operation: Option<&Operation>,
     ) -> Result<(Response<hyper::body::Incoming>, Line<B>), ProxyError> {
         loop {
-            let (mut line, pooled) = match self.pool.take().await {
+            let pooled = match source {
+                Source::Pool => self.pool.take().await,
+                Source::New => None,
+            };
+            let (mut line, pooled) = match pooled {
                 Some(line) => (line, true),
                 // In a box: what TLS takes to begin would make every request's future several times as large.
                 None => (Box::pin(self.open()).await?, false),
             };
+            if source == Source::New {
+                line.close_last();
+            }
             // Connecting takes time, and somebody may soon think that the owner of this claim is dead.
             if operation.is_some_and(|operation| operation.begin_within().is_zero()) {
                 return Err(ProxyError::TooLate);

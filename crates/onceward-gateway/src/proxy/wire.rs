@@ -2,14 +2,16 @@
 
 use std::io::{self, IoSlice, Read as _};
 use std::pin::Pin;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, OnceLock};
 use std::task::{Context, Poll, ready};
 
 use socket2::SockRef;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::TcpStream;
 use tokio_rustls::client::TlsStream;
+
+use super::opening::OtherProtocol;
 
 /// What is read at once of an idle connection: a few TLS session tickets.
 const PROBE_BYTES: usize = 1024;
@@ -19,6 +21,8 @@ const PROBE_BYTES: usize = 1024;
 pub(super) struct Gauge {
     written: AtomicU64,
     probing: AtomicBool,
+    closes_last: AtomicBool,
+    opening: OnceLock<Option<OtherProtocol>>,
 }
 
 impl Gauge {
@@ -37,6 +41,17 @@ impl Gauge {
 
     pub(super) fn probed(&self) {
         self.probing.store(false, Ordering::Release);
+    }
+
+    /// Leaves it to the upstream to close first. The side that closes first keeps the port for a minute (TIME-WAIT), and a
+    /// gateway that connects for each keyed request would run out of ports.
+    pub(super) fn close_last(&self) {
+        self.closes_last.store(true, Ordering::Release);
+    }
+
+    /// The protocol that the upstream's first bytes belong to, where that is not HTTP/1.1.
+    pub(super) fn other_protocol(&self) -> Option<OtherProtocol> {
+        *self.opening.get()?
     }
 }
 
@@ -137,6 +152,10 @@ impl<S: AsyncWrite + Unpin> AsyncWrite for Socket<S> {
     }
 
     fn poll_shutdown(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+        if self.gauge.closes_last.load(Ordering::Acquire) {
+            // The pool drops it when the upstream has had the time to close.
+            return Poll::Ready(Ok(()));
+        }
         Pin::new(&mut self.socket).poll_shutdown(context)
     }
 }
@@ -147,10 +166,19 @@ impl AsyncRead for Wire {
         context: &mut Context<'_>,
         buffer: &mut ReadBuf<'_>,
     ) -> Poll<io::Result<()>> {
-        match self.get_mut() {
-            Self::Plain(socket) => Pin::new(socket).poll_read(context, buffer),
-            Self::Tls(stream) => Pin::new(stream).poll_read(context, buffer),
+        let before = buffer.filled().len();
+        let (read, gauge) = match self.get_mut() {
+            Self::Plain(socket) => (Pin::new(&mut *socket).poll_read(context, buffer), &socket.gauge),
+            Self::Tls(stream) => {
+                (Pin::new(&mut *stream).poll_read(context, buffer), &stream.get_ref().0.gauge)
+            }
+        };
+        if gauge.opening.get().is_none()
+            && let Some(first @ [_, ..]) = buffer.filled().get(before..)
+        {
+            gauge.opening.get_or_init(|| OtherProtocol::of(first));
         }
+        read
     }
 }
 

@@ -123,7 +123,7 @@ async fn the_commands_describe_the_gateway_that_runs() {
     let run = |arguments: &[&str]| told(onceward(folder.path()).args(arguments));
     let (code, text) = run(&["check", "--config", "onceward.toml"]);
     assert_eq!(code, Some(0), "{text}");
-    assert!(text.contains("takes connections") && text.contains("all is well"), "{text}");
+    assert!(text.contains("speaks HTTP/1.1") && text.contains("all is well"), "{text}");
 
     let (code, text) = run(&["config", "--config", "onceward.toml", "--retention", "7d"]);
     assert_eq!(code, Some(0), "{text}");

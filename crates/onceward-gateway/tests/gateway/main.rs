@@ -6,6 +6,7 @@
 mod answers;
 mod certificate;
 mod configuration;
+mod connections;
 #[cfg(target_os = "linux")]
 mod crash;
 mod demo;
@@ -19,6 +20,7 @@ mod late;
 mod ledger;
 mod observing;
 mod peculiar;
+mod peers;
 mod proxying;
 mod readme;
 #[cfg(target_os = "linux")]

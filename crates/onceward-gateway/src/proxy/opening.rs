@@ -1,0 +1,63 @@
+//! The first bytes of an upstream, where they prove that it does not speak HTTP/1.1.
+
+use std::fmt;
+
+/// A protocol that takes no HTTP/1.1 request.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum OtherProtocol {
+    /// The first frame is SETTINGS, as RFC 9113 wants it from every server. gRPC servers do that.
+    Http2,
+    /// A TLS alert in answer to plain text.
+    Tls,
+}
+
+/// The length is free, the type SETTINGS, no flag is set, and the stream is 0.
+const SETTINGS: [u8; 6] = [4, 0, 0, 0, 0, 0];
+
+impl OtherProtocol {
+    /// Reads the first bytes that came on a connection. Whatever proves nothing is nothing.
+    pub(super) fn of(bytes: &[u8]) -> Option<Self> {
+        match bytes {
+            [_, _, _, frame @ ..] if frame.starts_with(&SETTINGS) => Some(Self::Http2),
+            // An alert record, of any version, with its two bytes.
+            [21, 3, _, 0, 2, _, _, ..] => Some(Self::Tls),
+            _ => None,
+        }
+    }
+}
+
+impl fmt::Display for OtherProtocol {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Http2 => "speaks HTTP/2 only, and Onceward sends HTTP/1.1",
+            Self::Tls => "expects TLS: write https:// in `upstream`",
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_the_first_bytes_of_another_protocol_prove_that_no_request_was_taken() {
+        let settings = [0, 0, 18, 4, 0, 0, 0, 0, 0, 0, 3];
+        assert_eq!(OtherProtocol::of(&settings), Some(OtherProtocol::Http2));
+        let alert = [0x15, 3, 1, 0, 2, 2, 70];
+        assert_eq!(OtherProtocol::of(&alert), Some(OtherProtocol::Tls));
+        for proves_nothing in [
+            &b"HTTP/1.1 200 OK\r\n"[..],
+            b"HTTP/2 200\r\n",
+            b"Traceback (most recent call last)",
+            b"",
+            &settings[..8],
+            // GOAWAY, and an answer to SETTINGS: a server begins with neither.
+            &[0, 0, 8, 7, 0, 0, 0, 0, 0],
+            &[0, 0, 0, 4, 1, 0, 0, 0, 0],
+            // A handshake record.
+            &[0x16, 3, 1, 0, 2, 2, 70],
+        ] {
+            assert_eq!(OtherProtocol::of(proves_nothing), None, "{proves_nothing:?}");
+        }
+    }
+}

@@ -1,0 +1,141 @@
+//! Which connection to the API a request is sent on, and what an API that speaks another protocol looks like.
+
+use std::net::SocketAddr;
+
+use tokio::io::{AsyncBufReadExt as _, AsyncReadExt as _, AsyncWriteExt as _, BufReader};
+use tokio::net::{TcpListener, TcpStream};
+
+use crate::harness::{Gateway, Request, Response, onceward};
+
+/// An API that answers each request with the number of the connection it came on, and what its `Connection` header said. The
+/// header `x-status` chooses the status.
+async fn numbering_api() -> SocketAddr {
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let address = listener.local_addr().unwrap();
+    tokio::spawn(async move {
+        for number in 1.. {
+            let (socket, _) = listener.accept().await.unwrap();
+            tokio::spawn(answer_all(socket, number));
+        }
+    });
+    address
+}
+
+/// Answers until the connection ends.
+async fn answer_all(socket: TcpStream, number: u32) -> Option<()> {
+    let mut socket = BufReader::new(socket);
+    loop {
+        let (mut length, mut status, mut connection) = (0, "201".to_owned(), String::new());
+        loop {
+            let mut line = String::new();
+            if socket.read_line(&mut line).await.ok()? == 0 {
+                return None;
+            }
+            match line.trim_end().split_once(": ") {
+                Some(("content-length", value)) => length = value.parse().unwrap(),
+                Some(("x-status", value)) => status = value.to_owned(),
+                Some(("connection", value)) => connection = value.to_owned(),
+                Some(_) => {}
+                None if line == "\r\n" => break,
+                None => {}
+            }
+        }
+        socket.read_exact(&mut vec![0; length]).await.ok()?;
+        let body = format!("{number} {connection}");
+        let answer = format!("HTTP/1.1 {status} X\r\ncontent-length: {}\r\n\r\n{body}", body.len());
+        socket.write_all(answer.as_bytes()).await.ok()?;
+        if connection == "close" {
+            return None;
+        }
+    }
+}
+
+fn unkeyed() -> Request<'static> {
+    Request::new("POST", "/charges").body("{}")
+}
+
+async fn texts(gateway: &Gateway, requests: &[Request<'_>]) -> Vec<String> {
+    let mut texts = Vec::new();
+    for request in requests {
+        texts.push(gateway.send(request.clone()).await.text());
+    }
+    texts
+}
+
+#[tokio::test]
+async fn a_keyed_request_gets_a_connection_of_its_own_and_others_share_one() {
+    let folder = tempfile::tempdir().unwrap();
+    let gateway = Gateway::start(folder.path(), numbering_api().await, &[]);
+    let requests = [unkeyed(), unkeyed(), Request::charge("a"), Request::charge("b"), unkeyed()];
+    assert_eq!(texts(&gateway, &requests).await, ["1 ", "1 ", "2 close", "3 close", "1 "]);
+}
+
+#[tokio::test]
+async fn a_connection_is_not_used_again_after_an_answer_of_5xx() {
+    let folder = tempfile::tempdir().unwrap();
+    let all = ["--upstream-keepalive", "all"];
+    let gateway = Gateway::start(folder.path(), numbering_api().await, &all);
+    let failing = unkeyed().header("x-status", "500");
+    let keyed_failing = Request::charge("b").header("x-status", "500");
+    let requests = [unkeyed(), Request::charge("a"), failing, keyed_failing, Request::charge("c")];
+    assert_eq!(texts(&gateway, &requests).await, ["1 ", "1 ", "1 ", "2 ", "3 "]);
+}
+
+/// An API that speaks HTTP/2 and nothing else, as gRPC servers do.
+async fn http2_api() -> SocketAddr {
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let address = listener.local_addr().unwrap();
+    tokio::spawn(async move {
+        loop {
+            let (socket, _) = listener.accept().await.unwrap();
+            let io = hyper_util::rt::TokioIo::new(socket);
+            let executor = hyper_util::rt::TokioExecutor::new();
+            let service = hyper::service::service_fn(|_| async {
+                Ok::<_, std::convert::Infallible>(http::Response::new(String::new()))
+            });
+            let served = hyper::server::conn::http2::Builder::new(executor).serve_connection(io, service);
+            // No client here speaks HTTP/2.
+            tokio::spawn(async move { served.await.unwrap_err() });
+        }
+    });
+    address
+}
+
+/// An API that wants TLS, and says so to plain text as OpenSSL does: with an alert.
+async fn tls_api() -> SocketAddr {
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let address = listener.local_addr().unwrap();
+    tokio::spawn(async move {
+        loop {
+            let (mut socket, _) = listener.accept().await.unwrap();
+            let mut bytes = [0; 4096];
+            let _read = socket.read(&mut bytes).await.unwrap();
+            socket.write_all(&[0x15, 3, 1, 0, 2, 2, 70]).await.unwrap();
+        }
+    });
+    address
+}
+
+async fn operation(gateway: &Gateway) -> serde_json::Value {
+    let list: Response = gateway.ask_admin(Request::new("GET", "/v1/operations")).await;
+    list.json()["operations"][0].clone()
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_api_that_answers_in_another_protocol_has_not_taken_the_request() {
+    for (api, says) in [(http2_api().await, "HTTP/2"), (tls_api().await, "https://")] {
+        let folder = tempfile::tempdir().unwrap();
+        let gateway = Gateway::start(folder.path(), api, &[]);
+        let answer = gateway.charge("k").await;
+        assert_eq!(answer.told(), (502, "idempotency_upstream_unreachable".to_owned()), "{says}");
+        assert_eq!(operation(&gateway).await["state"], "failed_retryable", "{says}");
+        let check = onceward(folder.path())
+            .args(["check", "--scope", "fixed:test", "--store", "memory:"])
+            .args(["--upstream", &format!("http://{api}")])
+            .output()
+            .unwrap();
+        let text = String::from_utf8_lossy(&check.stdout).into_owned();
+        assert!(text.contains("error    upstream: ") && text.contains(says), "{text}");
+        assert_eq!(check.status.code(), Some(1), "{text}");
+    }
+}
