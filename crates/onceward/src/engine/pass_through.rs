@@ -61,6 +61,12 @@ impl Entry {
     }
 }
 
+impl std::fmt::Debug for Entry {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Entry").field("id", &self.id).finish_non_exhaustive()
+    }
+}
+
 impl Drop for Entry {
     fn drop(&mut self) {
         let mut map = self.all.map();
