@@ -8,6 +8,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use http::uri::{Authority, PathAndQuery};
+use ipnet::IpNet;
 use onceward::event::Expiry;
 use onceward::http::{Routes, ScopeRules};
 use onceward::{RecordFormat, Secret};
@@ -21,6 +22,8 @@ pub struct Settings {
     pub listen: SocketAddr,
     /// The API behind.
     pub upstream: Upstream,
+    /// Which `Host`, `X-Forwarded-*` and `Forwarded` the API gets.
+    pub forwarding: Forwarding,
     /// Where records are kept.
     pub store: StoreUrl,
     /// Where answers are kept that several gateways replay without asking the store.
@@ -60,6 +63,21 @@ pub struct Upstream {
     pub base_path: Option<PathAndQuery>,
     /// Certificates that are trusted, instead of the machine's.
     pub ca: Option<PathBuf>,
+}
+
+/// Which `Host`, `X-Forwarded-*` and `Forwarded` the API gets.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Forwarding {
+    /// Whether `Host` is the one that the client sent. Otherwise it is the upstream's own.
+    pub preserve_host: bool,
+    /// The proxies in front whose `X-Forwarded-*` and `Forwarded` are kept. Those of other clients are replaced.
+    pub trusted_proxies: Vec<IpNet>,
+}
+
+impl Default for Forwarding {
+    fn default() -> Self {
+        Self { preserve_host: true, trusted_proxies: Vec::new() }
+    }
 }
 
 /// How the upstream is spoken to.
@@ -226,6 +244,8 @@ impl Settings {
         let same = [
             ("listen", self.listen == other.listen),
             ("upstream", self.upstream == other.upstream),
+            ("preserve_host", self.forwarding.preserve_host == other.forwarding.preserve_host),
+            ("trusted_proxies", self.forwarding.trusted_proxies == other.forwarding.trusted_proxies),
             ("store", self.store == other.store),
             ("cache", self.cache == other.cache),
             ("scope", self.scope == other.scope),

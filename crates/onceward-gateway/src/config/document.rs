@@ -11,7 +11,7 @@ use super::rules::{Defaults, Route};
 use super::secret::SecretSource;
 use super::text::Text as _;
 use super::urls::{CacheUrl, Store, UpstreamUrl, WebUrl};
-use super::values::{Address, Level, ScopePart, Size, Time};
+use super::values::{Address, Level, Network, ScopePart, Size, Time};
 use crate::settings;
 
 /// The configuration of `onceward serve`.
@@ -23,6 +23,11 @@ pub(super) struct Document {
     pub listen: Address,
     /// The API behind: the only place that requests are ever sent to.
     pub upstream: UpstreamUrl,
+    /// Whether the upstream gets the `Host` that the client sent (`true`), or its own from `upstream` (`false`).
+    pub preserve_host: bool,
+    /// Addresses and networks of proxies whose `X-Forwarded-*` and `Forwarded` are kept. Those of other clients are replaced.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub trusted_proxies: Vec<Network>,
     /// Where records are kept: `sqlite:PATH`, `postgres://…`, `redis://…`, or `memory:` for tests.
     pub store: Store,
     /// Where gateways that share a store keep answers for each other: `redis://…`. Losing it costs speed only.
@@ -180,6 +185,8 @@ impl Default for Document {
         Self {
             listen: Address(settings::Settings::LISTEN),
             upstream: UpstreamUrl::read("http://127.0.0.1:3000").expect("a URL"),
+            preserve_host: settings::Forwarding::default().preserve_host,
+            trusted_proxies: Vec::new(),
             store: Store(settings::StoreUrl::Sqlite(PathBuf::from("onceward.db"))),
             cache: None,
             scope: Vec::new(),

@@ -15,7 +15,7 @@ use super::tree::{Node, Path};
 use super::urls::UpstreamUrl;
 use super::values::{ScopePart, Time};
 use crate::settings;
-use crate::settings::{Admin, Limits, Scheme, Settings, Telemetry, Tls, Token, Upstream};
+use crate::settings::{Admin, Forwarding, Limits, Scheme, Settings, Telemetry, Tls, Token, Upstream};
 
 /// Collects what is wrong, each with the origin of the value it concerns.
 pub(super) struct Findings<'a> {
@@ -85,6 +85,10 @@ pub(super) fn settings(
             authority: document.upstream.authority.clone(),
             base_path: document.upstream.base_path.clone(),
             ca: document.upstream_tls.ca.clone(),
+        },
+        forwarding: Forwarding {
+            preserve_host: document.preserve_host,
+            trusted_proxies: document.trusted_proxies.iter().map(|network| network.0).collect(),
         },
         store: document.store.0.clone(),
         cache: document.cache.as_ref().map(|url| url.0.clone()),

@@ -66,7 +66,7 @@ pub struct Peer {
 }
 
 impl Peer {
-    fn new(address: SocketAddr, scheme: Scheme) -> Self {
+    pub(crate) fn new(address: SocketAddr, scheme: Scheme) -> Self {
         // An address consists of characters that a header can have.
         let forwarded_for = HeaderValue::try_from(address.ip().to_canonical().to_string()).ok();
         Self { address, scheme, forwarded_for }

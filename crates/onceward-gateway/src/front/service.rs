@@ -17,6 +17,7 @@ use tower_service::Service;
 
 use super::Peer;
 use super::body::Body;
+use super::fields::is_host;
 use super::raw::{Raw, Shared};
 use super::refusal::{self, Refusal, Then};
 
@@ -53,6 +54,9 @@ impl<S> Handler<S> {
                 if request.method().as_str() == refusal::METHOD {
                     return Some((shared.refusal().unwrap_or(Refusal::RequestLine), Then::Close));
                 }
+                if names_no_host(request) {
+                    return Some((Refusal::HostMalformed, Then::Close));
+                }
                 if request.headers().contains_key(UPGRADE) {
                     request.extensions_mut().insert(Raw(Arc::clone(shared)));
                 }
@@ -69,6 +73,12 @@ impl<S> Handler<S> {
     }
 }
 
+/// Whether the request's target names something that is no host, such as a user and a host. It counts as its host, so it has
+/// no more characters than a `Host` header may.
+fn names_no_host(request: &Request<Incoming>) -> bool {
+    request.uri().authority().is_some_and(|authority| !authority.as_str().bytes().all(is_host))
+}
+
 /// What h2 lets through although it can mean two things.
 fn http2_refusal(request: &Request<Incoming>, url_bytes: usize) -> Option<Refusal> {
     if is_miscased(request.method().as_str().as_bytes()) {
@@ -78,6 +88,9 @@ fn http2_refusal(request: &Request<Incoming>, url_bytes: usize) -> Option<Refusa
     if target > url_bytes {
         return Some(Refusal::TargetTooLong { limit: url_bytes });
     }
+    if names_no_host(request) {
+        return Some(Refusal::HostMalformed);
+    }
     let mut hosts = request.headers().get_all(HOST).iter();
     match (request.uri().authority(), hosts.next()) {
         (None, None) => return Some(Refusal::HostMissing),
@@ -85,6 +98,9 @@ fn http2_refusal(request: &Request<Incoming>, url_bytes: usize) -> Option<Refusa
             if !host.as_bytes().eq_ignore_ascii_case(authority.as_str().as_bytes()) =>
         {
             return Some(Refusal::HostDiffers);
+        }
+        (None, Some(host)) if !host.as_bytes().iter().all(|byte| is_host(*byte)) => {
+            return Some(Refusal::HostMalformed);
         }
         (Some(_), _) | (None, Some(_)) => {}
     }

@@ -43,6 +43,7 @@ fn values_of_the_wrong_kind_are_all_told_at_once() {
         "scope = [\"authorization\"]\nupstream = \"https://api.example.com/v1?x=1\"\npublic_url = \"api.example.com\"\n\
          [logs]\nlevel = \"inof\"\nformat = \"xml\"\n",
         "scope = [\"authorization\"]\nlimits = 5\n[defaults]\nlease = true\n",
+        "scope = [\"authorization\"]\npreserve_host = \"no\"\ntrusted_proxies = [\"10.0.0.1/8\", \"proxy.internal\", 7]\n",
     ]));
 }
 

@@ -12,6 +12,7 @@ mod demo;
 mod execution;
 #[cfg(target_os = "linux")]
 mod faults;
+mod forwarding;
 mod harness;
 mod keys;
 #[cfg(target_os = "linux")]
