@@ -167,8 +167,10 @@ pub struct Limits {
     pub header_bytes: usize,
     /// Bytes of a request's path and query.
     pub url_bytes: usize,
-    /// How long a request's head may take, and how long a connection may stay idle.
+    /// How long a request's head may take once it has begun, and how long a new connection may take to begin one.
     pub header_timeout: Duration,
+    /// How long a client's connection is kept between two requests.
+    pub idle_timeout: Duration,
     /// How long the body of a request may pause.
     pub body_timeout: Duration,
     /// Bytes of keyed requests' bodies that are held at once. Beyond, keyed requests are refused before they claim.
@@ -197,6 +199,9 @@ impl Default for Limits {
             header_bytes: 64 << 10,
             url_bytes: 8 << 10,
             header_timeout: Duration::from_secs(30),
+            // Longer than the 60 seconds for which common balancers keep a connection. If this side closed first, a balancer
+            // could send a request on a connection that is being closed, and would have to guess what became of it.
+            idle_timeout: Duration::from_secs(75),
             body_timeout: Duration::from_secs(30),
             buffered_bytes: 256 << 20,
             upstream_connections: 1024,

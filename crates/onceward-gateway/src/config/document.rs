@@ -132,8 +132,10 @@ pub(super) struct Limits {
     pub header_bytes: Size,
     /// Bytes of a request's path and query.
     pub url_bytes: Size,
-    /// How long a request's head may take, and how long a connection may stay idle.
+    /// How long a request's head may take once it has begun, and how long a new connection may take to begin one.
     pub header_timeout: Time,
+    /// How long a client's connection is kept between two requests. Longer than a balancer in front keeps it.
+    pub idle_timeout: Time,
     /// How long the body of a request may pause.
     pub body_timeout: Time,
     /// Bytes of keyed requests' bodies held at once. Beyond, keyed requests are refused before they claim.
@@ -228,6 +230,7 @@ impl Default for Limits {
             header_bytes: size(limits.header_bytes),
             url_bytes: size(limits.url_bytes),
             header_timeout: Time(limits.header_timeout),
+            idle_timeout: Time(limits.idle_timeout),
             body_timeout: Time(limits.body_timeout),
             buffered_bytes: size(limits.buffered_bytes),
             upstream_connections: limits.upstream_connections,

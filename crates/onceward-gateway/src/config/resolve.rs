@@ -319,6 +319,7 @@ fn limits(document: &Document, findings: &mut Findings<'_>) -> Limits {
     }
     for (name, Time(value)) in [
         ("header_timeout", given.header_timeout),
+        ("idle_timeout", given.idle_timeout),
         ("body_timeout", given.body_timeout),
         ("connect_timeout", given.connect_timeout),
         ("response_timeout", given.response_timeout),
@@ -333,6 +334,7 @@ fn limits(document: &Document, findings: &mut Findings<'_>) -> Limits {
         header_bytes: given.header_bytes.bytes(),
         url_bytes: given.url_bytes.bytes(),
         header_timeout: given.header_timeout.0,
+        idle_timeout: given.idle_timeout.0,
         body_timeout: given.body_timeout.0,
         buffered_bytes: given.buffered_bytes.bytes(),
         upstream_connections: given.upstream_connections,

@@ -176,6 +176,9 @@ impl<I: AsyncRead + Unpin> AsyncRead for Guard<I> {
                 continue;
             }
 
+            if !held.is_empty() && follower.is_between_requests() {
+                shared.begin_head();
+            }
             let before = buffer.filled().len();
             ready!(Pin::new(&mut *io).poll_read(context, buffer))?;
             let read = &buffer.filled()[before..];

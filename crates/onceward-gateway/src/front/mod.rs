@@ -26,6 +26,7 @@ mod refusal;
 mod seldom;
 mod service;
 mod stall;
+mod streams;
 mod timer;
 pub mod tls;
 

@@ -308,3 +308,26 @@ async fn idle_connections_beyond_the_limit_are_ended_and_the_next_request_is_ser
     }
     assert_eq!(ledger.count(), 1);
 }
+
+#[tokio::test]
+async fn a_connection_between_two_requests_has_a_limit_of_its_own() {
+    let folder = tempfile::tempdir().unwrap();
+    let (ledger, gateway) =
+        start(folder.path(), &["--limits-header-timeout", "500ms", "--limits-idle-timeout", "1h"]);
+    let mut idle = gateway.connect().await;
+    assert_eq!(idle.send(Request::charge("k")).await.status, 201);
+    // A new connection that says nothing tells when the other limit has passed, however slow this machine is.
+    assert!(gateway.connect().await.closed().await);
+    assert!(idle.send(Request::charge("k")).await.is_replayed());
+    // The limit of a head that has begun is still that of heads.
+    idle.write(b"GET /begun HTTP/1.1\r\n").await;
+    assert!(idle.closed().await);
+    assert_eq!(ledger.count(), 1);
+
+    let other = tempfile::tempdir().unwrap();
+    let limits = ["--limits-header-timeout", "1h", "--limits-idle-timeout", "500ms"];
+    let gateway = Gateway::start(other.path(), ledger.address, &limits);
+    let mut idle = gateway.connect().await;
+    assert_eq!(idle.send(Request::charge("k")).await.status, 201);
+    assert!(idle.closed().await);
+}
