@@ -200,12 +200,15 @@ where
             let head = HeadLimits { head: limits.header_bytes, target: limits.url_bytes };
             let io = TokioIo::new(Guard::http1(opened, head, Arc::clone(&shared)));
             let connection = http1_builder(limits, Arc::clone(&shared))
-                .serve_connection(io, handler(Protocol::Http1(shared)));
+                .serve_connection(io, handler(Protocol::Http1(Arc::clone(&shared))));
             let mut connection = pin!(connection.with_upgrades());
             tokio::select! {
                 biased;
                 ended = connection.as_mut() => return ended.map_err(ConnectionError::Http),
-                () = stop.as_mut() => connection.as_mut().graceful_shutdown(),
+                () = stop.as_mut() => {
+                    shared.stop();
+                    connection.as_mut().graceful_shutdown();
+                }
             }
             connection.await.map_err(ConnectionError::Http)
         }

@@ -31,6 +31,8 @@ pub(super) struct Shared {
     reader: AtomicWaker,
     /// Whether a part of the head has come that is waited for.
     head_begun: AtomicBool,
+    /// Whether the gateway stops.
+    stopping: AtomicBool,
     /// Why the connection's last request was refused.
     refusal: OnceLock<Refusal>,
 }
@@ -59,6 +61,14 @@ impl Shared {
 
     pub(super) fn has_head_begun(&self) -> bool {
         self.head_begun.load(Ordering::Relaxed)
+    }
+
+    pub(super) fn stop(&self) {
+        self.stopping.store(true, Ordering::Relaxed);
+    }
+
+    pub(super) fn is_stopping(&self) -> bool {
+        self.stopping.load(Ordering::Relaxed)
     }
 
     /// A connection ends with its first refusal, so that there is never a second.

@@ -18,6 +18,7 @@ mod keys;
 #[cfg(target_os = "linux")]
 mod late;
 mod ledger;
+mod lingering;
 mod observing;
 mod peculiar;
 mod proxying;
