@@ -87,7 +87,7 @@ impl Running {
         observers: Vec<Arc<dyn Observer>>,
     ) -> Result<Self, Failure> {
         // What can be wrong is found before anything is touched.
-        let proxy = Proxy::new(&settings.upstream, &settings.limits)?;
+        let proxy = Proxy::new(&settings.upstream, &settings.forwarding, &settings.limits)?;
         let certificate = settings.tls.as_ref().map(tls::server_config).transpose()?;
         let tracer = Tracer::start(&settings.telemetry)?;
         let metrics = Metrics::new(settings.routes.names())?;

@@ -8,6 +8,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use http::uri::{Authority, PathAndQuery};
+use ipnet::IpNet;
 use onceward::event::Expiry;
 use onceward::http::{Routes, ScopeRules};
 use onceward::{RecordFormat, Secret};
@@ -21,6 +22,8 @@ pub struct Settings {
     pub listen: SocketAddr,
     /// The API behind.
     pub upstream: Upstream,
+    /// Which `Host`, `X-Forwarded-*` and `Forwarded` the API gets.
+    pub forwarding: Forwarding,
     /// Where records are kept.
     pub store: StoreUrl,
     /// Where answers are kept that several gateways replay without asking the store.
@@ -75,6 +78,21 @@ pub enum Keepalive {
     Unkeyed,
     /// All, for an upstream that never closes a kept-alive connection within `upstream_idle`.
     All,
+}
+
+/// Which `Host`, `X-Forwarded-*` and `Forwarded` the API gets.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Forwarding {
+    /// Whether `Host` is the one that the client sent. Otherwise it is the upstream's own.
+    pub preserve_host: bool,
+    /// The proxies in front whose `X-Forwarded-*` and `Forwarded` are kept. Those of other clients are replaced.
+    pub trusted_proxies: Vec<IpNet>,
+}
+
+impl Default for Forwarding {
+    fn default() -> Self {
+        Self { preserve_host: true, trusted_proxies: Vec::new() }
+    }
 }
 
 /// How the upstream is spoken to.
@@ -164,8 +182,10 @@ pub struct Limits {
     pub header_bytes: usize,
     /// Bytes of a request's path and query.
     pub url_bytes: usize,
-    /// How long a request's head may take, and how long a connection may stay idle.
+    /// How long a request's head may take once it has begun, and how long a new connection may take to begin one.
     pub header_timeout: Duration,
+    /// How long a client's connection is kept between two requests.
+    pub idle_timeout: Duration,
     /// How long the body of a request may pause.
     pub body_timeout: Duration,
     /// Bytes of keyed requests' bodies that are held at once. Beyond, keyed requests are refused before they claim.
@@ -194,6 +214,9 @@ impl Default for Limits {
             header_bytes: 64 << 10,
             url_bytes: 8 << 10,
             header_timeout: Duration::from_secs(30),
+            // Longer than the 60 seconds for which common balancers keep a connection. If this side closed first, a balancer
+            // could send a request on a connection that is being closed, and would have to guess what became of it.
+            idle_timeout: Duration::from_secs(75),
             body_timeout: Duration::from_secs(30),
             buffered_bytes: 256 << 20,
             upstream_connections: 1024,
@@ -241,6 +264,8 @@ impl Settings {
         let same = [
             ("listen", self.listen == other.listen),
             ("upstream", self.upstream == other.upstream),
+            ("preserve_host", self.forwarding.preserve_host == other.forwarding.preserve_host),
+            ("trusted_proxies", self.forwarding.trusted_proxies == other.forwarding.trusted_proxies),
             ("store", self.store == other.store),
             ("cache", self.cache == other.cache),
             ("scope", self.scope == other.scope),

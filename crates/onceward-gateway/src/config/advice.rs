@@ -53,6 +53,15 @@ fn places(document: &Document, say: &mut impl FnMut(&Path, String)) {
         );
         say(&Path::of("upstream"), text);
     }
+    for (index, network) in document.trusted_proxies.iter().enumerate() {
+        if network.0.prefix_len() == 0 {
+            let text = format!(
+                "`trusted_proxies` has \"{network}\", which is every address: any client can then claim another address, \
+                 host and scheme than its own; list only the proxies in front"
+            );
+            say(&Path::of("trusted_proxies").at(index), text);
+        }
+    }
     if document.store.0 == StoreUrl::Memory {
         let text = "`store` = \"memory:\" forgets everything at every restart, so that retries execute again: use it for \
                     tests only, and \"sqlite:PATH\" otherwise";

@@ -11,7 +11,7 @@ use super::rules::{Defaults, Route};
 use super::secret::SecretSource;
 use super::text::Text as _;
 use super::urls::{CacheUrl, Store, UpstreamUrl, WebUrl};
-use super::values::{Address, Level, ScopePart, Size, Time};
+use super::values::{Address, Level, Network, ScopePart, Size, Time};
 use crate::settings;
 
 /// The configuration of `onceward serve`.
@@ -25,6 +25,11 @@ pub(super) struct Document {
     pub upstream: UpstreamUrl,
     /// Which requests may use a connection to the upstream again: `unkeyed`, or `all` where it never closes one by itself.
     pub upstream_keepalive: Keepalive,
+    /// Whether the upstream gets the `Host` that the client sent (`true`), or its own from `upstream` (`false`).
+    pub preserve_host: bool,
+    /// Addresses and networks of proxies whose `X-Forwarded-*` and `Forwarded` are kept. Those of other clients are replaced.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub trusted_proxies: Vec<Network>,
     /// Where records are kept: `sqlite:PATH`, `postgres://…`, `redis://…`, or `memory:` for tests.
     pub store: Store,
     /// Where gateways that share a store keep answers for each other: `redis://…`. Losing it costs speed only.
@@ -129,8 +134,10 @@ pub(super) struct Limits {
     pub header_bytes: Size,
     /// Bytes of a request's path and query.
     pub url_bytes: Size,
-    /// How long a request's head may take, and how long a connection may stay idle.
+    /// How long a request's head may take once it has begun, and how long a new connection may take to begin one.
     pub header_timeout: Time,
+    /// How long a client's connection is kept between two requests. Longer than a balancer in front keeps it.
+    pub idle_timeout: Time,
     /// How long the body of a request may pause.
     pub body_timeout: Time,
     /// Bytes of keyed requests' bodies held at once. Beyond, keyed requests are refused before they claim.
@@ -191,6 +198,8 @@ impl Default for Document {
             listen: Address(settings::Settings::LISTEN),
             upstream: UpstreamUrl::read("http://127.0.0.1:3000").expect("a URL"),
             upstream_keepalive: Keepalive::Unkeyed,
+            preserve_host: settings::Forwarding::default().preserve_host,
+            trusted_proxies: Vec::new(),
             store: Store(settings::StoreUrl::Sqlite(PathBuf::from("onceward.db"))),
             cache: None,
             scope: Vec::new(),
@@ -232,6 +241,7 @@ impl Default for Limits {
             header_bytes: size(limits.header_bytes),
             url_bytes: size(limits.url_bytes),
             header_timeout: Time(limits.header_timeout),
+            idle_timeout: Time(limits.idle_timeout),
             body_timeout: Time(limits.body_timeout),
             buffered_bytes: size(limits.buffered_bytes),
             upstream_connections: limits.upstream_connections,

@@ -15,7 +15,7 @@ use super::tree::{Node, Path};
 use super::urls::UpstreamUrl;
 use super::values::{ScopePart, Time};
 use crate::settings;
-use crate::settings::{Admin, Limits, Scheme, Settings, Telemetry, Tls, Token, Upstream};
+use crate::settings::{Admin, Forwarding, Limits, Scheme, Settings, Telemetry, Tls, Token, Upstream};
 
 /// Collects what is wrong, each with the origin of the value it concerns.
 pub(super) struct Findings<'a> {
@@ -89,6 +89,10 @@ pub(super) fn settings(
                 Keepalive::Unkeyed => settings::Keepalive::Unkeyed,
                 Keepalive::All => settings::Keepalive::All,
             },
+        },
+        forwarding: Forwarding {
+            preserve_host: document.preserve_host,
+            trusted_proxies: document.trusted_proxies.iter().map(|network| network.0).collect(),
         },
         store: document.store.0.clone(),
         cache: document.cache.as_ref().map(|url| url.0.clone()),
@@ -319,6 +323,7 @@ fn limits(document: &Document, findings: &mut Findings<'_>) -> Limits {
     }
     for (name, Time(value)) in [
         ("header_timeout", given.header_timeout),
+        ("idle_timeout", given.idle_timeout),
         ("body_timeout", given.body_timeout),
         ("connect_timeout", given.connect_timeout),
         ("response_timeout", given.response_timeout),
@@ -333,6 +338,7 @@ fn limits(document: &Document, findings: &mut Findings<'_>) -> Limits {
         header_bytes: given.header_bytes.bytes(),
         url_bytes: given.url_bytes.bytes(),
         header_timeout: given.header_timeout.0,
+        idle_timeout: given.idle_timeout.0,
         body_timeout: given.body_timeout.0,
         buffered_bytes: given.buffered_bytes.bytes(),
         upstream_connections: given.upstream_connections,

@@ -1,9 +1,10 @@
 //! Times, sizes, statuses, methods and names.
 
 use std::fmt;
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::time::Duration;
 
+use ipnet::{IpNet, Ipv4Net};
 use onceward::http::ScopeRule;
 
 use super::text::{Text, text_value};
@@ -124,6 +125,46 @@ impl fmt::Display for Address {
 
 text_value!(Address, "Address");
 
+/// Where a trusted proxy stands: one address, or a network.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Network(pub IpNet);
+
+impl Text for Network {
+    const EXPECTED: &'static str = "an IP address or a network, such as \"10.0.0.0/8\" or \"::1\"";
+    const EXAMPLES: &'static [&'static str] = &["10.0.0.0/8", "192.0.2.7", "::1", "fd00::/8"];
+
+    fn read(text: &str) -> Result<Self, String> {
+        let address = text.parse::<IpAddr>().map(IpNet::from);
+        let network = address.or_else(|_| text.parse());
+        let network: IpNet = network.map_err(|_| format!("is {text:?}, but must be {}", Self::EXPECTED))?;
+        if network.trunc() != network {
+            return Err(format!(
+                "is {text:?}, which is an address within a network: write \"{}\" for that address alone, or \"{}\" for \
+                 the whole network",
+                network.addr(),
+                network.trunc()
+            ));
+        }
+        Ok(Self(canonical(network)))
+    }
+}
+
+/// A network of IPv4 addresses within IPv6 (`::ffff:10.0.0.0/104`) is that network: peers are compared as IPv4.
+fn canonical(network: IpNet) -> IpNet {
+    const MAPPED_BITS: u8 = 96;
+    let IpNet::V6(v6) = network else { return network };
+    let v4 = v6.addr().to_ipv4_mapped().zip(v6.prefix_len().checked_sub(MAPPED_BITS));
+    v4.and_then(|(address, prefix)| Ipv4Net::new(address, prefix).ok()).map_or(network, IpNet::V4)
+}
+
+impl fmt::Display for Network {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if self.0.prefix_len() == self.0.max_prefix_len() { self.0.addr().fmt(f) } else { self.0.fmt(f) }
+    }
+}
+
+text_value!(Network, "Network");
+
 /// A part of the scope.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct ScopePart(pub ScopeRule);
@@ -217,6 +258,25 @@ mod tests {
         }
         for text in ["0", "1", "1023", "1KiB", "1MiB", "1536KiB", "3GiB"] {
             assert_eq!(Size::read(text).unwrap().to_string(), text);
+        }
+    }
+
+    #[test]
+    fn an_address_is_a_network_of_one_and_mapped_ipv4_is_ipv4() {
+        for (text, shown) in [
+            ("10.0.0.0/8", "10.0.0.0/8"),
+            ("192.0.2.7", "192.0.2.7"),
+            ("192.0.2.7/32", "192.0.2.7"),
+            ("::1", "::1"),
+            ("fd00::/8", "fd00::/8"),
+            ("::ffff:10.0.0.0/104", "10.0.0.0/8"),
+            ("::ffff:192.0.2.7", "192.0.2.7"),
+            ("0.0.0.0/0", "0.0.0.0/0"),
+        ] {
+            assert_eq!(Network::read(text).unwrap().to_string(), shown);
+        }
+        for text in ["", "10.0.0.0/33", "10.0.0/8", "localhost", "10.0.0.1/8", "10.0.0.0-10.0.0.9"] {
+            assert!(Network::read(text).is_err(), "{text}");
         }
     }
 

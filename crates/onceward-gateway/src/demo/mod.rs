@@ -16,7 +16,9 @@ use self::console::Console;
 use self::payments::{Payments, SLOW};
 use crate::Failure;
 use crate::running::Running;
-use crate::settings::{Admin, Keepalive, Limits, Scheme, Settings, StoreUrl, Telemetry, Upstream};
+use crate::settings::{
+    Admin, Forwarding, Keepalive, Limits, Scheme, Settings, StoreUrl, Telemetry, Upstream,
+};
 
 /// Any free port on this machine.
 const FREE: SocketAddr = SocketAddr::new(std::net::IpAddr::V4(Ipv4Addr::LOCALHOST), 0);
@@ -38,6 +40,7 @@ pub async fn run() -> Result<(), Failure> {
             ca: None,
             keepalive: Keepalive::default(),
         },
+        forwarding: Forwarding::default(),
         store: StoreUrl::Sqlite(folder.path().join("onceward.db")),
         cache: None,
         scope: ScopeRules::parse(["fixed:demo"])?,

@@ -6,14 +6,13 @@ use std::io;
 use std::net::SocketAddr;
 use std::pin::pin;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use bytes::{Bytes, BytesMut};
 use http::{Request, Response};
 use hyper::server::conn::{http1, http2};
 use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
-use onceward::time::sleep;
+use onceward::time::{deadline, instant, sleep};
 use tokio::io::{AsyncRead, AsyncReadExt as _, AsyncWrite};
 use tokio::sync::OwnedSemaphorePermit;
 use tokio_rustls::TlsAcceptor;
@@ -24,7 +23,8 @@ use super::head::HeadLimits;
 use super::raw::Shared;
 use super::seldom::Seldom;
 use super::service::{Handler, Protocol};
-use super::timer::HeadTimer;
+use super::streams::Streams;
+use super::timer::{FROM_NOW, HeadTimer};
 use super::{Body, Front, Peer, tls};
 use crate::settings::{Limits, Scheme};
 
@@ -169,24 +169,27 @@ where
     let handler = |protocol| Handler { service, peer, protocol, body_timeout: limits.body_timeout };
     match speaks {
         Speaks::Http2 => {
-            let begun = Arc::new(AtomicU64::new(0));
-            let protocol = Protocol::Http2 { url_bytes: limits.url_bytes, begun: Arc::clone(&begun) };
+            let streams = Arc::new(Streams::new(limits));
+            let protocol = Protocol::Http2 {
+                url_bytes: limits.url_bytes,
+                idle_timeout: limits.idle_timeout,
+                streams: Arc::clone(&streams),
+            };
             let io = TokioIo::new(Guard::http2(opened));
             let mut connection = pin!(http2_builder(limits).serve_connection(io, handler(protocol)));
-            let mut seen = 0;
             loop {
+                // Pings keep an unused connection open, so it is closed here. A connection in use cannot be idle for too long
+                // before `idle_timeout` has passed.
+                let look = streams.idle_until().unwrap_or_else(|| deadline(instant(), limits.idle_timeout));
+                let now = instant();
+                if look <= now {
+                    break;
+                }
                 tokio::select! {
                     biased;
                     ended = connection.as_mut() => return ended.map_err(ConnectionError::Http),
                     () = stop.as_mut() => break,
-                    () = sleep(limits.header_timeout) => {
-                        // Pings keep a connection that nobody uses. Requests in flight are still answered.
-                        let now = begun.load(Ordering::Relaxed);
-                        if now == seen {
-                            break;
-                        }
-                        seen = now;
-                    }
+                    () = sleep(look.duration_since(now)) => {}
                 }
             }
             connection.as_mut().graceful_shutdown();
@@ -196,12 +199,16 @@ where
             let shared = Arc::new(Shared::default());
             let head = HeadLimits { head: limits.header_bytes, target: limits.url_bytes };
             let io = TokioIo::new(Guard::http1(opened, head, Arc::clone(&shared)));
-            let connection = http1_builder(limits).serve_connection(io, handler(Protocol::Http1(shared)));
+            let connection = http1_builder(limits, Arc::clone(&shared))
+                .serve_connection(io, handler(Protocol::Http1(Arc::clone(&shared))));
             let mut connection = pin!(connection.with_upgrades());
             tokio::select! {
                 biased;
                 ended = connection.as_mut() => return ended.map_err(ConnectionError::Http),
-                () = stop.as_mut() => connection.as_mut().graceful_shutdown(),
+                () = stop.as_mut() => {
+                    shared.stop();
+                    connection.as_mut().graceful_shutdown();
+                }
             }
             connection.await.map_err(ConnectionError::Http)
         }
@@ -225,14 +232,14 @@ async fn detect(io: &mut (impl AsyncRead + Unpin), read: &mut BytesMut) -> io::R
     }
 }
 
-fn http1_builder(limits: &Limits) -> http1::Builder {
+fn http1_builder(limits: &Limits, shared: Arc<Shared>) -> http1::Builder {
     // The guard has the limit of a head. This is wider, so that it is always the guard who refuses.
     let wider = limits.header_bytes.saturating_mul(2).max(MIN_BUFFER);
     let mut builder = http1::Builder::new();
     builder
         .half_close(false)
-        .timer(HeadTimer::default())
-        .header_read_timeout(limits.header_timeout)
+        .timer(HeadTimer::new(limits, shared))
+        .header_read_timeout(FROM_NOW)
         .max_header_size(wider)
         .max_buf_size(wider);
     builder

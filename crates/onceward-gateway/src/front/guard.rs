@@ -18,7 +18,7 @@ use tokio::sync::OwnedSemaphorePermit;
 
 use super::framing::{Follower, Rest};
 use super::head::HeadLimits;
-use super::linger::Linger;
+use super::linger::{Haste, Linger};
 use super::raw::Shared;
 use super::refusal::{Refusal, STAND_IN};
 use super::stall::Stall;
@@ -176,6 +176,9 @@ impl<I: AsyncRead + Unpin> AsyncRead for Guard<I> {
                 continue;
             }
 
+            if !held.is_empty() && follower.is_between_requests() {
+                shared.begin_head();
+            }
             let before = buffer.filled().len();
             ready!(Pin::new(&mut *io).poll_read(context, buffer))?;
             let read = &buffer.filled()[before..];
@@ -257,6 +260,10 @@ impl<I: AsyncRead + AsyncWrite + Unpin> AsyncWrite for Guard<I> {
                 return Poll::Ready(Ok(()));
             }
         }
-        this.linger.poll(&mut this.io, context)
+        let haste = match &this.kind {
+            Kind::Http1 { shared, .. } if shared.is_stopping() => Haste::Stopping,
+            Kind::Http1 { .. } | Kind::Http2 => Haste::None,
+        };
+        this.linger.poll(&mut this.io, haste, context)
     }
 }

@@ -10,7 +10,9 @@
 //!    are answered likewise, and their connection goes on.
 //! 5. Each request gets a [`Peer`] among its extensions, and a [`Raw`] if it asks for an upgrade over HTTP/1.1. Its
 //!    [`Body`] breaks off where the client pauses for too long.
-//! 6. Asked to stop, it takes no new requests, and ends when those in flight are answered.
+//! 6. An answer that ends the connection while the client still sends is followed by a lingering close: what comes is read
+//!    and thrown away for a while, so that the client sees the answer and not a reset.
+//! 7. Asked to stop, it takes no new requests, and ends when those in flight are answered.
 
 mod body;
 mod chunks;
@@ -26,6 +28,7 @@ mod refusal;
 mod seldom;
 mod service;
 mod stall;
+mod streams;
 mod timer;
 pub mod tls;
 
@@ -66,7 +69,7 @@ pub struct Peer {
 }
 
 impl Peer {
-    fn new(address: SocketAddr, scheme: Scheme) -> Self {
+    pub(crate) fn new(address: SocketAddr, scheme: Scheme) -> Self {
         // An address consists of characters that a header can have.
         let forwarded_for = HeaderValue::try_from(address.ip().to_canonical().to_string()).ok();
         Self { address, scheme, forwarded_for }

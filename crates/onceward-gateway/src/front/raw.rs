@@ -29,6 +29,10 @@ pub(super) struct Shared {
     raw: AtomicBool,
     /// Whoever waits to read while it is not known whether HTTP goes on.
     reader: AtomicWaker,
+    /// Whether a part of the head has come that is waited for.
+    head_begun: AtomicBool,
+    /// Whether the gateway stops.
+    stopping: AtomicBool,
     /// Why the connection's last request was refused.
     refusal: OnceLock<Refusal>,
 }
@@ -44,6 +48,27 @@ impl Shared {
 
     pub(super) fn wake(&self) {
         self.reader.wake();
+    }
+
+    /// A head is waited for from now on.
+    pub(super) fn await_head(&self) {
+        self.head_begun.store(false, Ordering::Relaxed);
+    }
+
+    pub(super) fn begin_head(&self) {
+        self.head_begun.store(true, Ordering::Relaxed);
+    }
+
+    pub(super) fn has_head_begun(&self) -> bool {
+        self.head_begun.load(Ordering::Relaxed)
+    }
+
+    pub(super) fn stop(&self) {
+        self.stopping.store(true, Ordering::Relaxed);
+    }
+
+    pub(super) fn is_stopping(&self) -> bool {
+        self.stopping.load(Ordering::Relaxed)
     }
 
     /// A connection ends with its first refusal, so that there is never a second.

@@ -50,8 +50,10 @@ pub enum Refusal {
     /// There are several.
     #[error("There are several Host headers. Send one.")]
     HostRepeated,
-    /// It is not a host and a port.
-    #[error("The Host header is not a host, with or without a port.")]
+    /// It, or the host that the target names, is not a host and a port.
+    #[error(
+        "The Host header, or the host in the target, is not a host, with or without a port and without a user."
+    )]
     HostMalformed,
     /// It is not the host that the request is for.
     #[error("The Host header differs from :authority. Send one of them, or the same in both.")]

@@ -1,15 +1,16 @@
 //! Between hyper and the service behind: refusals are answered here, everything else is handed on.
 
 use std::convert::Infallible;
+use std::error::Error as StdError;
 use std::pin::Pin;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
 use std::task::{Context, Poll, Waker, ready};
 use std::time::Duration;
 
 use bytes::Bytes;
 use http::header::{CONTENT_LENGTH, HOST, UPGRADE};
 use http::{Request, Response};
+use http_body::{Body as HttpBody, Frame, SizeHint};
 use http_body_util::{Either, Full};
 use hyper::body::Incoming;
 use onceward::http::is_miscased;
@@ -17,11 +18,44 @@ use tower_service::Service;
 
 use super::Peer;
 use super::body::Body;
+use super::fields::is_host;
 use super::raw::{Raw, Shared};
 use super::refusal::{self, Refusal, Then};
+use super::streams::{Stream, Streams};
 
-/// An answer of the service, or a refusal.
-pub(super) type Answer<B> = Either<Full<Bytes>, B>;
+pin_project_lite::pin_project! {
+    /// An answer of the service, or a refusal.
+    pub(super) struct Answer<B> {
+        #[pin]
+        body: Either<Full<Bytes>, B>,
+        // Until it is sent or dropped, its connection is not idle.
+        stream: Option<Stream>,
+    }
+}
+
+impl<B> HttpBody for Answer<B>
+where
+    B: HttpBody<Data = Bytes>,
+    B::Error: Into<Box<dyn StdError + Send + Sync>>,
+{
+    type Data = Bytes;
+    type Error = Box<dyn StdError + Send + Sync>;
+
+    fn poll_frame(
+        self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, Self::Error>>> {
+        self.project().body.poll_frame(context)
+    }
+
+    fn is_end_stream(&self) -> bool {
+        self.body.is_end_stream()
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        self.body.size_hint()
+    }
+}
 
 /// The service of one connection, as hyper wants it.
 #[derive(Clone)]
@@ -37,11 +71,12 @@ pub(super) struct Handler<S> {
 pub(super) enum Protocol {
     /// The guard looked at everything, and tells here what it refused.
     Http1(Arc<Shared>),
-    /// There is no guard. The requests are counted, so that it can be told that none come.
+    /// There is no guard. The requests are counted, so that it can be told whether the connection is idle.
     Http2 {
         /// Bytes of path and query.
         url_bytes: usize,
-        begun: Arc<AtomicU64>,
+        idle_timeout: Duration,
+        streams: Arc<Streams>,
     },
 }
 
@@ -53,12 +88,14 @@ impl<S> Handler<S> {
                 if request.method().as_str() == refusal::METHOD {
                     return Some((shared.refusal().unwrap_or(Refusal::RequestLine), Then::Close));
                 }
+                if names_no_host(request) {
+                    return Some((Refusal::HostMalformed, Then::Close));
+                }
                 if request.headers().contains_key(UPGRADE) {
                     request.extensions_mut().insert(Raw(Arc::clone(shared)));
                 }
             }
-            Protocol::Http2 { url_bytes, begun } => {
-                begun.fetch_add(1, Ordering::Relaxed);
+            Protocol::Http2 { url_bytes, .. } => {
                 if let Some(refusal) = http2_refusal(request, *url_bytes) {
                     return Some((refusal, Then::GoOn));
                 }
@@ -67,6 +104,12 @@ impl<S> Handler<S> {
         request.extensions_mut().insert(self.peer.clone());
         None
     }
+}
+
+/// Whether the request's target names something that is no host, such as a user and a host. It counts as its host, so it has
+/// no more characters than a `Host` header may.
+fn names_no_host(request: &Request<Incoming>) -> bool {
+    request.uri().authority().is_some_and(|authority| !authority.as_str().bytes().all(is_host))
 }
 
 /// What h2 lets through although it can mean two things.
@@ -78,6 +121,9 @@ fn http2_refusal(request: &Request<Incoming>, url_bytes: usize) -> Option<Refusa
     if target > url_bytes {
         return Some(Refusal::TargetTooLong { limit: url_bytes });
     }
+    if names_no_host(request) {
+        return Some(Refusal::HostMalformed);
+    }
     let mut hosts = request.headers().get_all(HOST).iter();
     match (request.uri().authority(), hosts.next()) {
         (None, None) => return Some(Refusal::HostMissing),
@@ -85,6 +131,9 @@ fn http2_refusal(request: &Request<Incoming>, url_bytes: usize) -> Option<Refusa
             if !host.as_bytes().eq_ignore_ascii_case(authority.as_str().as_bytes()) =>
         {
             return Some(Refusal::HostDiffers);
+        }
+        (None, Some(host)) if !host.as_bytes().iter().all(|byte| is_host(*byte)) => {
+            return Some(Refusal::HostMalformed);
         }
         (Some(_), _) | (None, Some(_)) => {}
     }
@@ -103,9 +152,22 @@ where
     type Error = Infallible;
     type Future = Handling<S, S::Future>;
 
-    fn call(&self, mut request: Request<Incoming>) -> Self::Future {
+    fn call(&self, request: Request<Incoming>) -> Self::Future {
+        let stream = match &self.protocol {
+            Protocol::Http1(_) => None,
+            Protocol::Http2 { streams, idle_timeout, .. } => Some(streams.begin(*idle_timeout)),
+        };
+        Handling { step: self.step(request), stream }
+    }
+}
+
+impl<S> Handler<S> {
+    fn step<B>(&self, mut request: Request<Incoming>) -> Step<S, S::Future>
+    where
+        S: Service<Request<Body>, Response = Response<B>, Error = Infallible> + Clone,
+    {
         if let Some((refusal, then)) = self.admit(&mut request) {
-            return Handling::Refused { answer: Some(refusal.response(then)) };
+            return Step::Refused { answer: Some(refusal.response(then)) };
         }
         let request = request.map(|incoming| Body::new(incoming, self.body_timeout));
         let mut service = self.service.clone();
@@ -117,16 +179,24 @@ where
             Protocol::Http2 { .. } => Poll::Pending,
         };
         match ready {
-            Poll::Ready(Ok(())) => Handling::Called { future: service.call(request) },
-            Poll::Pending => Handling::Waiting { waiting: Some(Box::new((service, request))) },
+            Poll::Ready(Ok(())) => Step::Called { future: service.call(request) },
+            Poll::Pending => Step::Waiting { waiting: Some(Box::new((service, request))) },
         }
     }
 }
 
 pin_project_lite::pin_project! {
     /// One request on its way.
-    #[project = HandlingProjected]
-    pub(super) enum Handling<S, F> {
+    pub(super) struct Handling<S, F> {
+        #[pin]
+        step: Step<S, F>,
+        stream: Option<Stream>,
+    }
+}
+
+pin_project_lite::pin_project! {
+    #[project = StepProjected]
+    enum Step<S, F> {
         Refused { answer: Option<Response<Full<Bytes>>> },
         Waiting { waiting: Option<Box<(S, Request<Body>)>> },
         Called { #[pin] future: F },
@@ -139,15 +209,28 @@ where
 {
     type Output = Result<Response<Answer<B>>, Infallible>;
 
+    fn poll(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
+        let this = self.project();
+        let answer = ready!(this.step.poll(context))?;
+        Poll::Ready(Ok(answer.map(|body| Answer { body, stream: this.stream.take() })))
+    }
+}
+
+impl<S, B> Future for Step<S, S::Future>
+where
+    S: Service<Request<Body>, Response = Response<B>, Error = Infallible>,
+{
+    type Output = Result<Response<Either<Full<Bytes>, B>>, Infallible>;
+
     fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
         loop {
             let future = match self.as_mut().project() {
-                HandlingProjected::Refused { answer } => match answer.take() {
+                StepProjected::Refused { answer } => match answer.take() {
                     Some(answer) => return Poll::Ready(Ok(answer.map(Either::Left))),
                     // Only a future that is polled after its end comes here.
                     None => return Poll::Pending,
                 },
-                HandlingProjected::Waiting { waiting } => {
+                StepProjected::Waiting { waiting } => {
                     if let Some(waiting) = waiting {
                         ready!(waiting.0.poll_ready(context))?;
                     }
@@ -156,7 +239,7 @@ where
                         None => return Poll::Pending,
                     }
                 }
-                HandlingProjected::Called { future } => {
+                StepProjected::Called { future } => {
                     let answer = ready!(future.poll(context))?;
                     return Poll::Ready(Ok(answer.map(Either::Right)));
                 }

@@ -1,16 +1,13 @@
 //! What changes in a head on its way through.
 
 use http::header::{
-    CONNECTION, COOKIE, EXPECT, HOST, PROXY_AUTHENTICATE, PROXY_AUTHORIZATION, TE, TRAILER,
-    TRANSFER_ENCODING, UPGRADE, VIA,
+    CONNECTION, COOKIE, EXPECT, PROXY_AUTHENTICATE, PROXY_AUTHORIZATION, TE, TRAILER, TRANSFER_ENCODING,
+    UPGRADE, VIA,
 };
 use http::{HeaderMap, HeaderName, HeaderValue, Version};
 
 const KEEP_ALIVE: HeaderName = HeaderName::from_static("keep-alive");
 const PROXY_CONNECTION: HeaderName = HeaderName::from_static("proxy-connection");
-const X_FORWARDED_FOR: HeaderName = HeaderName::from_static("x-forwarded-for");
-const X_FORWARDED_HOST: HeaderName = HeaderName::from_static("x-forwarded-host");
-const X_FORWARDED_PROTO: HeaderName = HeaderName::from_static("x-forwarded-proto");
 
 /// What speaks of one connection only, beside `Connection` itself. `Trailer` is not among them: an answer's trailers go
 /// through, and hyper sends only those that it names.
@@ -76,19 +73,11 @@ pub(super) fn strip(headers: &mut HeaderMap) {
     }
 }
 
-/// Where a request came from.
-pub(super) struct Origin {
-    pub peer: Option<HeaderValue>,
-    pub scheme: &'static str,
-}
-
 /// Which of the headers that matter to [`prepare`] a request has. One look at all of them is less than a search for each.
 #[derive(Default)]
 struct Said {
     expect: bool,
     trailer: bool,
-    forwarded_host: bool,
-    forwarded_proto: bool,
     cookie: bool,
 }
 
@@ -99,8 +88,6 @@ impl Said {
             match name.as_str() {
                 "expect" => said.expect = true,
                 "trailer" => said.trailer = true,
-                "x-forwarded-host" => said.forwarded_host = true,
-                "x-forwarded-proto" => said.forwarded_proto = true,
                 "cookie" => said.cookie = true,
                 _ => {}
             }
@@ -109,8 +96,8 @@ impl Said {
     }
 }
 
-/// Makes a request's head ready for the upstream.
-pub(super) fn prepare(headers: &mut HeaderMap, upstream: &HeaderValue, origin: Origin) {
+/// Makes a request's head ready for the upstream, but for what it is told about the client.
+pub(super) fn prepare(headers: &mut HeaderMap) {
     let said = Said::by(headers);
     if said.expect {
         // The body is asked for as soon as it is sent on, so a client that waits for a `100` gets it from this side.
@@ -119,18 +106,6 @@ pub(super) fn prepare(headers: &mut HeaderMap, upstream: &HeaderValue, origin: O
     if said.trailer {
         // A request's trailers end here. Some services take them for headers, and would believe a client's copies of ours.
         headers.remove(TRAILER);
-    }
-    if let Some(host) = headers.insert(HOST, upstream.clone())
-        && !said.forwarded_host
-    {
-        headers.insert(X_FORWARDED_HOST, host);
-    }
-    if !said.forwarded_proto {
-        headers.insert(X_FORWARDED_PROTO, HeaderValue::from_static(origin.scheme));
-    }
-    // Whoever stood in front may have named the client already; this connection's peer comes after.
-    if let Some(peer) = origin.peer {
-        headers.append(X_FORWARDED_FOR, peer);
     }
     headers.append(VIA, HeaderValue::from_static("1.1 onceward"));
     if said.cookie {
@@ -184,26 +159,11 @@ mod tests {
     }
 
     #[test]
-    fn the_upstream_learns_who_asked_and_the_host_is_always_its_own() {
-        let mut found = headers(&[
-            ("host", "evil.example"),
-            ("x-forwarded-for", "10.0.0.1"),
-            ("expect", "100-continue"),
-            ("trailer", "onceward-operation"),
-        ]);
-        let origin = Origin { peer: Some(HeaderValue::from_static("192.0.2.7")), scheme: "https" };
-        prepare(&mut found, &HeaderValue::from_static("api.internal:3000"), origin);
-        assert_eq!(
-            found,
-            headers(&[
-                ("host", "api.internal:3000"),
-                ("x-forwarded-for", "10.0.0.1"),
-                ("x-forwarded-for", "192.0.2.7"),
-                ("x-forwarded-host", "evil.example"),
-                ("x-forwarded-proto", "https"),
-                ("via", "1.1 onceward"),
-            ])
-        );
+    fn what_this_side_has_met_already_is_taken_away_and_the_gateway_is_named() {
+        let mut found =
+            headers(&[("expect", "100-continue"), ("trailer", "onceward-operation"), ("via", "1.1 cdn")]);
+        prepare(&mut found);
+        assert_eq!(found, headers(&[("via", "1.1 cdn"), ("via", "1.1 onceward")]));
     }
 
     #[test]

@@ -2,7 +2,7 @@
 //!
 //! What happens to a request, in order:
 //!
-//! 1. What speaks of the client's connection is taken out of its head; the upstream's own name becomes its `Host`.
+//! 1. What speaks of the client's connection is taken out of its head, and the upstream is told where it came from.
 //! 2. It waits until fewer than the limit of requests are with the upstream.
 //! 3. A request without a key takes a line from the pool, after a look at it, or a new one. A keyed request gets a new one,
 //!    because the upstream may be about to close a used one. What fails up to here has sent nothing.
@@ -17,6 +17,7 @@ mod body;
 mod connect;
 mod error;
 mod examine;
+mod forwarding;
 mod headers;
 mod line;
 mod opening;
@@ -47,12 +48,11 @@ use self::connect::Connector;
 pub use self::connect::UpstreamError;
 pub use self::error::ProxyError;
 pub use self::examine::{ExamineError, examine};
-use self::headers::Origin;
+use self::forwarding::{Forwarder, Origin};
 use self::line::{Line, Sent};
 pub use self::opening::OtherProtocol;
 use self::pool::Pool;
-use crate::front::Peer;
-use crate::settings::{Keepalive, Limits, Upstream};
+use crate::settings::{Forwarding, Keepalive, Limits, Upstream};
 use crate::telemetry::traces::RequestSpan;
 
 /// A request body that can be sent to the upstream.
@@ -81,7 +81,7 @@ struct Shared<B: Sendable> {
     /// How many requests may be with the upstream at once.
     active: Arc<Semaphore>,
     alarms: Alarms,
-    host: HeaderValue,
+    forwarder: Forwarder,
     base_path: Option<PathAndQuery>,
     keepalive: Keepalive,
     limits: Limits,
@@ -98,7 +98,7 @@ enum Source {
 
 impl<B: Sendable> Proxy<B> {
     /// A proxy to one upstream. Must be called within a runtime.
-    pub fn new(upstream: &Upstream, limits: &Limits) -> Result<Self, UpstreamError> {
+    pub fn new(upstream: &Upstream, forwarding: &Forwarding, limits: &Limits) -> Result<Self, UpstreamError> {
         let connector = Connector::new(upstream, limits)?;
         let most = limits.upstream_connections.min(Semaphore::MAX_PERMITS);
         let shared = Shared {
@@ -106,9 +106,7 @@ impl<B: Sendable> Proxy<B> {
             pool: Pool::new(most, limits.upstream_idle),
             active: Arc::new(Semaphore::new(most)),
             alarms: Alarms::new(most),
-            // An authority consists of characters that a header can have.
-            host: HeaderValue::from_str(upstream.authority.as_str())
-                .unwrap_or_else(|_| HeaderValue::from_static("")),
+            forwarder: Forwarder::new(upstream, forwarding),
             base_path: upstream.base_path.clone(),
             keepalive: upstream.keepalive,
             limits: limits.clone(),
@@ -125,7 +123,7 @@ impl<B: Sendable> Clone for Proxy<B> {
 
 impl<B: Sendable> std::fmt::Debug for Proxy<B> {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Proxy").field("host", &self.shared.host).finish_non_exhaustive()
+        f.debug_struct("Proxy").field("forwarder", &self.shared.forwarder).finish_non_exhaustive()
     }
 }
 
@@ -253,15 +251,12 @@ impl<B: Sendable> Shared<B> {
         }
         // An answer in another protocol could not be stored, so keyed requests stay with this one.
         let upgrade = if operation.is_none() { upgrade::Asked::by(request) } else { None };
-        let peer = request.extensions().get::<Peer>();
-        let origin = Origin {
-            peer: peer.and_then(Peer::forwarded_for).cloned(),
-            scheme: peer.map_or("http", |peer| peer.scheme.name()),
-        };
+        let origin = Origin::of(request);
         *request.uri_mut() = self.target(request.uri())?;
         *request.version_mut() = headers::VERSION;
         headers::strip(request.headers_mut());
-        headers::prepare(request.headers_mut(), &self.host, origin);
+        headers::prepare(request.headers_mut());
+        self.forwarder.tell(request.headers_mut(), origin);
         // Without a word about it, hyper takes such a request for one without a body.
         let unusual = matches!(*request.method(), Method::GET | Method::HEAD);
         if unusual && !request.body().is_end_stream() && request.body().size_hint().exact().is_none() {

@@ -43,6 +43,7 @@ fn values_of_the_wrong_kind_are_all_told_at_once() {
         "scope = [\"authorization\"]\nupstream = \"https://api.example.com/v1?x=1\"\npublic_url = \"api.example.com\"\n\
          [logs]\nlevel = \"inof\"\nformat = \"xml\"\n",
         "scope = [\"authorization\"]\nlimits = 5\n[defaults]\nlease = true\n",
+        "scope = [\"authorization\"]\npreserve_host = \"no\"\ntrusted_proxies = [\"10.0.0.1/8\", \"proxy.internal\", 7]\n",
     ]));
 }
 
@@ -66,7 +67,7 @@ fn combinations_that_are_impossible_are_told_with_what_to_write_instead() {
         "scope = [\"authorization\"]\n[tls]\nkey = \"a.pem\"\n[upstream_tls]\nca = \"ca.pem\"\n",
         "scope = [\"authorization\"]\n[defaults]\nrespond_within = \"0s\"\nlease = \"10ms\"\nretention = \"11000d\"\n\
          in_progress = \"wait\"\nwait = \"0s\"\nmin_key_length = 0\nmode = \"observe\"\n",
-        "scope = [\"authorization\"]\nnamespace = \"\"\n[limits]\nconnections = 0\nheader_timeout = \"0s\"\n",
+        "scope = [\"authorization\"]\nnamespace = \"\"\n[limits]\nconnections = 0\nheader_timeout = \"0s\"\nidle_timeout = \"0s\"\n",
         "scope = [\"authorization\"]\n[defaults]\nfingerprint = { ignore = [\"sent_at\"] }\n",
     ]));
 }

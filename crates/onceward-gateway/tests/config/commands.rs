@@ -89,13 +89,16 @@ fn check_tells_everything_in_plain_language() {
         "5m",
         "--listen",
         "0.0.0.0:1",
+        "--trusted-proxies",
+        "10.0.0.0/8,0.0.0.0/0",
     ]);
     let json: serde_json::Value = serde_json::from_str(&out(&output)).unwrap();
     let texts: Vec<&str> =
         json["findings"].as_array().unwrap().iter().filter_map(|found| found["text"].as_str()).collect();
-    for word in ["min_key_length", "memory:", "retention", "0.0.0.0:1"] {
+    for word in ["min_key_length", "memory:", "retention", "0.0.0.0:1", "0.0.0.0/0"] {
         assert!(texts.iter().any(|text| text.contains(word)), "{word} is not in {texts:?}");
     }
+    assert!(!texts.iter().any(|text| text.contains("10.0.0.0/8")), "{texts:?}");
 
     let output = onceward(&["check", "--retention", "soon"]);
     assert_eq!(output.status.code(), Some(1));

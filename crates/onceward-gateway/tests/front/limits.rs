@@ -9,6 +9,7 @@ const SMALL: Limits = Limits {
     header_bytes: 300,
     url_bytes: 100,
     header_timeout: std::time::Duration::from_secs(30),
+    idle_timeout: std::time::Duration::from_secs(30),
     body_timeout: std::time::Duration::from_secs(30),
     buffered_bytes: 0,
     upstream_connections: 1,

@@ -2,6 +2,7 @@
 #![expect(clippy::unwrap_used, clippy::panic, reason = "these are tests")]
 
 mod limits;
+mod lingering;
 mod listening;
 mod protocols;
 mod smuggling;

@@ -25,7 +25,7 @@ async fn http2_over(io: impl tokio::io::AsyncRead + tokio::io::AsyncWrite + Unpi
     sender
 }
 
-fn post(uri: &str, body: &'static str) -> Request<Full<Bytes>> {
+pub fn post(uri: &str, body: &'static str) -> Request<Full<Bytes>> {
     Request::post(uri).body(Full::from(body)).unwrap()
 }
 

@@ -2,10 +2,15 @@
 
 use std::time::Duration;
 
+use bytes::Bytes;
+use http_body_util::{BodyExt as _, Full};
+use hyper::client::conn::http2;
+use hyper_util::rt::{TokioExecutor, TokioIo};
 use onceward::time::{instant, sleep};
 use onceward_gateway::settings::Limits;
 use tokio::io::AsyncWriteExt as _;
 
+use crate::protocols::post;
 use crate::{answers, pipe, read_to_end, statuses};
 
 const SECOND: Duration = Duration::from_secs(1);
@@ -36,13 +41,42 @@ async fn a_head_that_drips_is_cut_off() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_connection_that_stays_idle_after_a_request_is_closed() {
+async fn a_connection_that_stays_idle_after_a_request_is_kept_for_longer_than_a_balancer_keeps_it() {
     let (mut client, ledger) = pipe(Limits::default(), 1024);
     client.write_all(b"GET /1 HTTP/1.1\r\nHost: a\r\n\r\n").await.unwrap();
     let started = instant();
     assert_eq!(statuses(&answers(&read_to_end(&mut client).await)), [200]);
-    assert_eq!(started.elapsed().as_secs(), Limits::default().header_timeout.as_secs());
+    assert_eq!(started.elapsed(), Limits::default().idle_timeout);
+    assert!(started.elapsed() > 60 * SECOND);
     assert_eq!(ledger.whole(), ["GET /1 "]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_head_that_begins_when_the_idle_time_is_nearly_over_has_its_own_time() {
+    let limits = Limits::default();
+    let (mut client, ledger) = pipe(limits.clone(), 1024);
+    client.write_all(b"GET /1 HTTP/1.1\r\nHost: a\r\n\r\n").await.unwrap();
+    for _ in 0..2 {
+        sleep(limits.idle_timeout - SECOND).await;
+        client.write_all(b"G").await.unwrap();
+        sleep(limits.header_timeout - SECOND).await;
+        client.write_all(b"ET /2 HTTP/1.1\r\nHost: a\r\n\r\n").await.unwrap();
+    }
+    // Begun and not ended, it is cut off at its own limit, not at the one between requests.
+    sleep(SECOND).await;
+    client.write_all(b"GET /3 HTTP/1.1\r\n").await.unwrap();
+    let begun = instant();
+    let (mut read, mut write) = tokio::io::split(client);
+    let drip = async {
+        while write.write_all(b"a: b\r\n").await.is_ok() {
+            sleep(SECOND).await;
+        }
+    };
+    let read = async { (read_to_end(&mut read).await, begun.elapsed()) };
+    let ((), (got, after)) = tokio::join!(drip, read);
+    assert_eq!(statuses(&answers(&got)), [200, 200, 200]);
+    assert_eq!(after, limits.header_timeout);
+    assert_eq!(ledger.whole(), ["GET /1 ", "GET /2 ", "GET /2 "]);
 }
 
 #[tokio::test(start_paused = true)]
@@ -59,7 +93,7 @@ async fn each_head_of_a_connection_has_the_whole_time_from_when_it_is_waited_for
         sleep(SECOND).await;
     }
     assert_eq!(statuses(&answers(&read_to_end(&mut client).await)), [200, 200, 200]);
-    assert_eq!(last.elapsed().as_secs(), limit.as_secs());
+    assert_eq!(last.elapsed().as_secs(), Limits::default().idle_timeout.as_secs());
     assert_eq!(ledger.whole().len(), 3);
 }
 
@@ -101,10 +135,34 @@ async fn a_client_that_does_not_take_its_answer_is_cut_off() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn an_http2_connection_that_nobody_uses_is_closed() {
-    let (mut client, _) = pipe(Limits::default(), 1024);
-    client.write_all(b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\0\0\0\x04\0\0\0\0\0").await.unwrap();
+async fn an_http2_connection_that_asks_for_nothing_is_closed_like_one_that_says_nothing() {
+    let (client, _) = pipe(Limits::default(), 1024);
     let started = instant();
-    read_to_end(&mut client).await;
-    assert!(started.elapsed() <= 3 * Limits::default().header_timeout);
+    let (_sender, connection) =
+        http2::handshake::<_, _, Full<Bytes>>(TokioExecutor::new(), TokioIo::new(client)).await.unwrap();
+    connection.await.unwrap();
+    assert_eq!(started.elapsed(), Limits::default().header_timeout);
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_http2_connection_is_idle_from_the_end_of_its_last_answer_on() {
+    let limits = Limits::default();
+    let (client, ledger) = pipe(limits.clone(), 1024);
+    let (mut sender, connection) =
+        http2::handshake(TokioExecutor::new(), TokioIo::new(client)).await.unwrap();
+    let connection = tokio::spawn(connection);
+    let answer = tokio::spawn(sender.send_request(post("http://a/wait", "")));
+    ledger.entered.notified().await;
+    // A request that takes long is no idleness: the connection takes others meanwhile, and after.
+    sleep(3 * limits.idle_timeout).await;
+    assert_eq!(sender.send_request(post("http://a/1", "")).await.unwrap().status(), 200);
+    sleep(3 * limits.idle_timeout).await;
+    ledger.go_on.notify_one();
+    drop(answer.await.unwrap().unwrap().into_body().collect().await.unwrap());
+    sleep(limits.idle_timeout - SECOND).await;
+    assert_eq!(sender.send_request(post("http://a/2", "")).await.unwrap().status(), 200);
+    let last = instant();
+    connection.await.unwrap().unwrap();
+    assert_eq!(last.elapsed(), limits.idle_timeout);
+    assert_eq!(ledger.whole(), ["POST /1 ", "POST /wait ", "POST /2 "]);
 }

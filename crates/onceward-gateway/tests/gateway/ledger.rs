@@ -233,6 +233,12 @@ async fn one(api: &Api, socket: &mut TcpStream) -> Option<After> {
             answer.status = value.parse().ok()?;
             answer.headers.push_str("location: /elsewhere\r\n");
         }
+        // As frameworks do that want a slash at the end: to where the request was for.
+        "slash" => {
+            answer.status = 307;
+            let host = request.headers.get("host")?;
+            answer.headers.push_str(&format!("location: http://{host}{}/\r\n", request.path));
+        }
         "hold" => {
             let hold = api.hold(value);
             hold.held.add_permits(1);

@@ -13,11 +13,13 @@ mod demo;
 mod execution;
 #[cfg(target_os = "linux")]
 mod faults;
+mod forwarding;
 mod harness;
 mod keys;
 #[cfg(target_os = "linux")]
 mod late;
 mod ledger;
+mod lingering;
 mod observing;
 mod peculiar;
 mod peers;

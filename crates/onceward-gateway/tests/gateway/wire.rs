@@ -89,7 +89,7 @@ async fn a_method_in_another_case_gets_around_no_required_key_and_ends_the_conne
     assert_eq!(passed, ["MKCOL", "M-SEARCH", "mkcol", "posts", "Purge"]);
 }
 
-async fn http2(
+pub async fn http2(
     io: impl tokio::io::AsyncRead + tokio::io::AsyncWrite + Unpin + Send + 'static,
 ) -> hyper::client::conn::http2::SendRequest<Full<Bytes>> {
     let (sender, connection) =
@@ -257,31 +257,6 @@ async fn a_huge_header_url_or_body_is_431_414_or_413_and_nothing_is_reserved() {
 }
 
 #[tokio::test]
-async fn a_host_or_an_absolute_form_that_points_elsewhere_changes_nothing() {
-    let folder = tempfile::tempdir().unwrap();
-    let (ledger, gateway) = start(folder.path(), &[]);
-    let own = format!("\r\nhost: {}\r\n", ledger.address);
-    let requests = [
-        "GET /a HTTP/1.1\r\nhost: elsewhere.example\r\nx-behave: echo\r\n\r\n",
-        "GET http://elsewhere.example/a HTTP/1.1\r\nhost: elsewhere.example\r\nx-behave: echo\r\n\r\n",
-        "GET https://elsewhere.example:444/a HTTP/1.1\r\nhost: third.example\r\nx-behave: echo\r\n\r\n",
-        "POST http://elsewhere.example/a HTTP/1.1\r\nhost: b\r\nidempotency-key: k\r\nx-behave: echo\r\ncontent-length: 0\r\n\r\n",
-    ];
-    for request in requests {
-        let answer = gateway.raw(request).await;
-        assert_eq!(answer.status, 201, "{request}: {answer:?}");
-        let seen = answer.text().to_ascii_lowercase() + "\r\n";
-        assert!(seen.contains(&own), "{request} became {seen}");
-        assert!(seen.split("\r\n").next().unwrap().contains(" /a http/1.1"), "{request} became {seen}");
-    }
-    assert_eq!(ledger.count(), requests.len());
-    let tunnel =
-        gateway.raw("CONNECT elsewhere.example:443 HTTP/1.1\r\nhost: elsewhere.example:443\r\n\r\n").await;
-    assert_eq!(tunnel.told(), (400, "request_target_invalid".to_owned()), "{tunnel:?}");
-    assert_eq!(ledger.count(), requests.len());
-}
-
-#[tokio::test]
 async fn a_key_that_connection_would_take_away_is_400() {
     let folder = tempfile::tempdir().unwrap();
     let (ledger, gateway) = start(folder.path(), &[]);
@@ -332,4 +307,27 @@ async fn idle_connections_beyond_the_limit_are_ended_and_the_next_request_is_ser
         assert!(client.closed().await);
     }
     assert_eq!(ledger.count(), 1);
+}
+
+#[tokio::test]
+async fn a_connection_between_two_requests_has_a_limit_of_its_own() {
+    let folder = tempfile::tempdir().unwrap();
+    let (ledger, gateway) =
+        start(folder.path(), &["--limits-header-timeout", "500ms", "--limits-idle-timeout", "1h"]);
+    let mut idle = gateway.connect().await;
+    assert_eq!(idle.send(Request::charge("k")).await.status, 201);
+    // A new connection that says nothing tells when the other limit has passed, however slow this machine is.
+    assert!(gateway.connect().await.closed().await);
+    assert!(idle.send(Request::charge("k")).await.is_replayed());
+    // The limit of a head that has begun is still that of heads.
+    idle.write(b"GET /begun HTTP/1.1\r\n").await;
+    assert!(idle.closed().await);
+    assert_eq!(ledger.count(), 1);
+
+    let other = tempfile::tempdir().unwrap();
+    let limits = ["--limits-header-timeout", "1h", "--limits-idle-timeout", "500ms"];
+    let gateway = Gateway::start(other.path(), ledger.address, &limits);
+    let mut idle = gateway.connect().await;
+    assert_eq!(idle.send(Request::charge("k")).await.status, 201);
+    assert!(idle.closed().await);
 }
