@@ -68,6 +68,8 @@ fn released(record: &Record, at: Moment, claimant: &Claimant<'_>) -> Step {
         (Some(Evidence { reply, .. }), _, _) => {
             overruled(record, at, reply, Answer::Decision(Decision::Replay(reply.clone())))
         }
+        // Nothing was held back, so nothing is contradicted: the outcome would be unknown.
+        (None, Some(_), _) if record.subject.is_shadow() => refuse(record.refusal(at)),
         (None, Some(Doubt { cause, .. }), _) => {
             let why = "it was released, and an earlier attempt says that the work was done".to_owned();
             let mut next = Box::new(record.clone());
