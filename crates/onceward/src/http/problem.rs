@@ -13,6 +13,7 @@ use super::policy::Flavor;
 use super::scope::ScopeMissing;
 use super::wellknown::Links;
 use crate::record::Letter;
+use crate::fingerprint::Difference;
 use crate::{KeyError, Refusal};
 
 /// Why a client does not get the answer to its request.
@@ -26,8 +27,8 @@ pub enum Problem {
     KeyInvalid(KeyFault),
     /// It cannot be told whose key it is.
     ScopeMissing(ScopeMissing),
-    /// The key names another request.
-    Mismatch,
+    /// The key names another request, which differs in this part.
+    Mismatch(Difference),
     /// The work is being done; the caller did not wait.
     InProgress {
         /// When it is worth asking again.
@@ -201,7 +202,7 @@ impl Problem {
                 "It cannot be told whose Idempotency-Key this is",
                 &sentence(&missing.to_string()),
             ),
-            Self::Mismatch => told(
+            Self::Mismatch(differs) => told(
                 match flavor {
                     Flavor::Ietf => StatusCode::UNPROCESSABLE_ENTITY,
                     Flavor::Stripe => StatusCode::BAD_REQUEST,
@@ -209,7 +210,17 @@ impl Problem {
                 "idempotency_key_reused_with_different_payload",
                 NewKey,
                 "This Idempotency-Key was used for another request",
-                "Method, path, query or body differ from the first request with this key. Send it under a new key.",
+                match differs {
+                    Difference::Target => {
+                        "The method, the path or the query differs from the first request with this key. Send it under a new key."
+                    }
+                    Difference::Content => {
+                        "The content type, the body or a header that is compared here differs from the first request with this key. Send it under a new key."
+                    }
+                    Difference::Any => {
+                        "The method, path, query, content type, body or a header that is compared here differs from the first request with this key. Send it under a new key."
+                    }
+                },
             ),
             Self::InProgress { retry_after } => Told {
                 retry_after: Some(*retry_after),
@@ -363,7 +374,7 @@ impl Problem {
     /// What an engine's refusal is to a client.
     pub(super) fn of(refusal: Refusal) -> Self {
         match refusal {
-            Refusal::Mismatch => Self::Mismatch,
+            Refusal::Mismatch(differs) => Self::Mismatch(differs),
             Refusal::Incomparable => Self::Incomparable,
             Refusal::InProgress { retry_after } => Self::InProgress { retry_after },
             Refusal::Unknown { retry_after, letter } => Self::OutcomeUnknown { retry_after, letter },
@@ -379,7 +390,7 @@ impl Problem {
             | Self::KeyMissing
             | Self::KeyInvalid(_)
             | Self::ScopeMissing(_)
-            | Self::Mismatch
+            | Self::Mismatch(_)
             | Self::InProgress { .. }
             | Self::Accepted { .. }
             | Self::StillWorking

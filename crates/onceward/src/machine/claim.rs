@@ -23,7 +23,7 @@ pub(super) fn claimed(record: Option<&Record>, at: Moment, claimant: &Claimant<'
     };
     let comparison = record.compare(claimant.claim);
     if comparison == Comparison::Different {
-        return refuse(Refusal::Mismatch);
+        return refuse(Refusal::Mismatch(record.fingerprint.difference(&claimant.claim.fingerprint)));
     }
     let step = decided(record, at, claimant);
     // An owner that asks again for its own tenure has begun with the content of its first claim.

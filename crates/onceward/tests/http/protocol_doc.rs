@@ -4,6 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use http::StatusCode;
+use onceward::fingerprint::Difference;
 use onceward::http::{Answerless, Class, Flavor, KeyFault, Policy, Problem, ScopeMissing};
 use onceward::{KeyError, Letter};
 
@@ -19,7 +20,9 @@ fn problems() -> Vec<Problem> {
         Problem::KeyInvalid(KeyFault::HopByHop),
         Problem::ScopeMissing(ScopeMissing::NotBasic),
         Problem::ScopeMissing(ScopeMissing::Changing),
-        Problem::Mismatch,
+        Problem::Mismatch(Difference::Target),
+        Problem::Mismatch(Difference::Content),
+        Problem::Mismatch(Difference::Any),
         Problem::InProgress { retry_after },
         Problem::Accepted { retry_after, location: "/there".to_owned() },
         Problem::StillWorking,
@@ -50,7 +53,7 @@ fn case(problem: &Problem) -> &'static str {
         Problem::ScopeMissing(_) => {
             "keyed request lacks a part of the scope, or has one that changes with every try"
         }
-        Problem::Mismatch => "another request under the same key",
+        Problem::Mismatch(_) => "another request under the same key",
         Problem::InProgress { .. } => "still running",
         Problem::Accepted { .. } => "still running, route answers `accepted`",
         Problem::StillWorking => "client kept for `respond_within`, work goes on",
