@@ -2,18 +2,19 @@
 
 use std::time::Duration;
 
-use ::http::header::{CACHE_CONTROL, CONTENT_TYPE, LINK, LOCATION, RETRY_AFTER};
+use ::http::header::{CACHE_CONTROL, CONTENT_TYPE, LINK, LOCATION, RETRY_AFTER, VARY};
 use ::http::{HeaderValue, Response, StatusCode};
 use bytes::Bytes;
 use serde_json::json;
 
 use super::body::Whole;
+use super::classify::Class;
 use super::header::OUTCOME;
 use super::policy::Flavor;
 use super::scope::ScopeMissing;
 use super::wellknown::Links;
-use crate::record::Letter;
 use crate::fingerprint::Difference;
+use crate::record::Letter;
 use crate::{KeyError, Refusal};
 
 /// Why a client does not get the answer to its request.
@@ -67,6 +68,11 @@ pub enum Problem {
     ResponseTooLarge {
         /// The status of that answer.
         upstream_status: StatusCode,
+    },
+    /// The work was done, and its answer is stored in a content coding that this client does not accept.
+    EncodingNotAccepted {
+        /// The coding, or the beginning of its name.
+        coding: String,
     },
     /// The request is too large to be compared with a retry. Nothing was done.
     RequestTooLarge {
@@ -323,6 +329,15 @@ impl Problem {
                 "The request was executed, but its answer is too large to be kept",
                 "Every retry gets this same answer. Do not send the request under a new key.",
             ),
+            Self::EncodingNotAccepted { coding } => told(
+                StatusCode::NOT_ACCEPTABLE,
+                "idempotency_encoding_not_accepted",
+                Contact,
+                "The request was executed, and its answer is kept in a coding that was not asked for",
+                &format!(
+                    "Send the same request with the same key and an Accept-Encoding that accepts {coding:?}. Do not send it under a new key."
+                ),
+            ),
             Self::RequestTooLarge { limit } => told(
                 StatusCode::PAYLOAD_TOO_LARGE,
                 "idempotency_request_too_large",
@@ -399,11 +414,38 @@ impl Problem {
             | Self::StoreUnavailable
             | Self::UpstreamUnreachable
             | Self::NoWholeAnswer(_)
+            | Self::EncodingNotAccepted { .. }
             | Self::RequestTooLarge { .. }
             | Self::RequestBroken
             | Self::RequestSlow { .. }
             | Self::NoRoom
             | Self::KeyNotFound => None,
+        }
+    }
+
+    /// What became of this request, as an outer Onceward is told: it releases its own key only where nothing was done.
+    pub const fn outcome(&self) -> Class {
+        match self {
+            Self::ResponseTooLarge { .. } | Self::EncodingNotAccepted { .. } => Class::Completed,
+            // It is being executed, or may have been.
+            Self::StillWorking
+            | Self::OutcomeUnknown { .. }
+            | Self::Incomparable
+            | Self::NoWholeAnswer(_)
+            | Self::UpstreamUnsure { .. } => Class::Unknown,
+            // Another request of this key may be under way, but this one began nothing.
+            Self::InProgress { .. } | Self::Accepted { .. } | Self::Mismatch(_) => Class::Retryable,
+            Self::MethodMiscased
+            | Self::KeyMissing
+            | Self::KeyInvalid(_)
+            | Self::ScopeMissing(_)
+            | Self::StoreUnavailable
+            | Self::UpstreamUnreachable
+            | Self::RequestTooLarge { .. }
+            | Self::RequestBroken
+            | Self::RequestSlow { .. }
+            | Self::NoRoom
+            | Self::KeyNotFound => Class::Retryable,
         }
     }
 
@@ -435,9 +477,10 @@ impl Problem {
         {
             headers.insert(LOCATION, location);
         }
-        // An outer Onceward must not store a refusal; of an answer that is stored here, it must.
-        let outcome = if matches!(self, Self::ResponseTooLarge { .. }) { "completed" } else { "retryable" };
-        headers.insert(OUTCOME, HeaderValue::from_static(outcome));
+        if let Self::EncodingNotAccepted { .. } = self {
+            headers.insert(VARY, HeaderValue::from_static("accept-encoding"));
+        }
+        headers.insert(OUTCOME, HeaderValue::from_static(self.outcome().name()));
         response
     }
 }

@@ -36,6 +36,7 @@ fn problems() -> Vec<Problem> {
         Problem::UpstreamUnsure { upstream_status: StatusCode::SERVICE_UNAVAILABLE },
         Problem::UpstreamUnsure { upstream_status: StatusCode::OK },
         Problem::ResponseTooLarge { upstream_status: StatusCode::CREATED },
+        Problem::EncodingNotAccepted { coding: "br".to_owned() },
         Problem::RequestTooLarge { limit: 1 },
         Problem::RequestBroken,
         Problem::RequestSlow { patience: retry_after },
@@ -69,6 +70,7 @@ fn case(problem: &Problem) -> &'static str {
         }
         Problem::UpstreamUnsure { .. } => "service's other answer of class unknown",
         Problem::ResponseTooLarge { .. } => "answer too large to keep",
+        Problem::EncodingNotAccepted { .. } => "answer kept in a coding that the client does not accept",
         Problem::RequestTooLarge { .. } => "request body over the limit",
         Problem::RequestBroken => "request body broke off",
         Problem::RequestSlow { .. } => "request body took too long",
