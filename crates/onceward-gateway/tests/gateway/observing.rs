@@ -131,13 +131,14 @@ async fn what_is_only_observed_never_waits_for_an_operator_and_blocks_nothing_on
         command.args(["--mode", mode, "--logs-level", "info,onceward=trace"]);
         Gateway::spawn(faults.on(&mut command))
     };
-    let (cut, held) =
-        (|| Request::charge("cut-off").behave("reset"), || Request::charge("held").behave("hold=work"));
     let mut gateway = start("observe");
-    assert_eq!(gateway.send(cut()).await.told(), (502, "upstream_broken".to_owned()));
+    assert_eq!(
+        gateway.send(Request::charge("cut-off").behave("reset")).await.told(),
+        (502, "upstream_broken".to_owned())
+    );
     gateway.logged("Lost");
     let mut client = gateway.connect().await;
-    client.write(&held().bytes()).await;
+    client.write(&Request::charge("held").behave("hold=work").bytes()).await;
     ledger.held("work").await;
     gateway.logged("Created");
     gateway.kill();
@@ -146,9 +147,8 @@ async fn what_is_only_observed_never_waits_for_an_operator_and_blocks_nothing_on
     let mut gateway = start("observe");
     // The lease of the gateway that was killed lapses.
     faults.time_passed(60 * 60);
-    ledger.release("work").await;
-    for retry in [held(), cut()] {
-        gateway.send(retry).await;
+    for key in ["held", "cut-off"] {
+        assert_eq!(gateway.charge(key).await.status, 201, "{key}");
         gateway.logged("Unknown");
     }
     let listed = gateway.ask_admin(Request::new("GET", "/v1/operations?state=unknown")).await.json();
