@@ -123,7 +123,7 @@ fn show(ran: &Ran) {
     match ran {
         Ran::Executed { reply, .. } => println!("   executed   {} {}", reply.status, body(reply)),
         Ran::Replayed { reply, .. } => println!("   replayed   {} {}", reply.status, body(reply)),
-        Ran::Refused(Refusal::Mismatch) => println!("   refused    this key names another request"),
+        Ran::Refused(Refusal::Mismatch(_)) => println!("   refused    this key names another request"),
         Ran::Refused(Refusal::Incomparable) => {
             println!("   refused    whether it is the same request cannot be told")
         }

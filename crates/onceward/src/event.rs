@@ -4,6 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use crate::claim::Claim;
+use crate::fingerprint::Difference;
 use crate::outcome::{Outcome, RecoveryPoint, Reply};
 use crate::record::{Fence, Letter, Record, RecordFormat};
 use crate::{OwnerToken, Timestamp};
@@ -196,8 +197,8 @@ pub enum Decision {
 /// Why a claim was refused.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Refusal {
-    /// The key names another request.
-    Mismatch,
+    /// The key names another request, which differs in this part.
+    Mismatch(Difference),
     /// The rest of the work may be done for the same request only, and whether this is it cannot be told: its fingerprint
     /// was made under other settings.
     Incomparable,

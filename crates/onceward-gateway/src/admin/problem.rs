@@ -207,7 +207,7 @@ impl From<EngineError> for Problem {
 
 fn refusing(refusal: &Refusal) -> Refusing {
     match refusal {
-        Refusal::Mismatch => Refusing::Mismatch,
+        Refusal::Mismatch(differs) => Refusing::Mismatch(*differs),
         Refusal::Incomparable => Refusing::Incomparable,
         Refusal::InProgress { retry_after } => Refusing::InProgress { retry_after: *retry_after },
         Refusal::Unknown { retry_after, letter } => {

@@ -64,6 +64,55 @@ async fn a_reset_after_the_whole_request_leaves_the_outcome_unknown() {
 }
 
 #[tokio::test]
+async fn a_gateway_in_front_of_a_gateway_does_not_release_what_the_inner_one_does_not_know() {
+    let folders = [tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap()];
+    let ledger = Ledger::start(folders[0].path());
+    let inner = Gateway::start(folders[0].path(), ledger.address, &[]);
+    let outer = Gateway::start(folders[1].path(), inner.address, &[]);
+    let lost = || Request::charge("k").behave("reset");
+    let first = outer.send(lost()).await;
+    assert_eq!((first.told(), first.header("onceward-outcome")), ((502, UNKNOWN.to_owned()), "unknown"));
+    for gateway in [&outer, &inner] {
+        let retried = gateway.send(lost()).await;
+        assert_eq!(
+            (retried.told(), retried.header("onceward-outcome")),
+            ((409, UNKNOWN.to_owned()), "unknown")
+        );
+        let listed = gateway.ask_admin(Request::new("GET", "/v1/operations?state=unknown")).await.json();
+        assert_eq!(listed["operations"].as_array().unwrap().len(), 1, "{listed}");
+    }
+    assert_eq!(ledger.count(), 1);
+}
+
+#[tokio::test]
+async fn an_encoded_answer_is_replayed_only_to_clients_that_accept_its_encoding() {
+    let folder = tempfile::tempdir().unwrap();
+    let ledger = Ledger::start(folder.path());
+    let gateway = Gateway::start(folder.path(), ledger.address, &[]);
+    let accepting = |codings| Request::charge("k").header("accept-encoding", codings);
+    let encoded = "header=content-encoding: br";
+    let first = gateway.send(accepting("br").behave(encoded).header("x-answer", "not text")).await;
+    assert_eq!(
+        (first.status, first.header("content-encoding"), first.text().as_str()),
+        (201, "br", "not text")
+    );
+    let refused = gateway.send(accepting("gzip").behave(encoded)).await;
+    assert_eq!(refused.told(), (406, "idempotency_encoding_not_accepted".to_owned()));
+    let retried = gateway.send(accepting("gzip, br;q=0.1").behave(encoded)).await;
+    assert_eq!(
+        (retried.status, retried.is_replayed(), retried.header("content-encoding")),
+        (201, true, "br")
+    );
+    assert_eq!((&retried.body, retried.header("vary")), (&first.body, "accept-encoding"));
+    assert_eq!(ledger.count(), 1);
+
+    // An API that listens does not encode: its answer is kept as every client can read it.
+    let asked = gateway.send(Request::charge("other").behave("echo").header("accept-encoding", "br")).await;
+    assert!(asked.text().to_ascii_lowercase().contains("\r\naccept-encoding: identity\r\n"), "{asked:?}");
+    assert_eq!(asked.text().to_ascii_lowercase().matches("accept-encoding").count(), 1, "{asked:?}");
+}
+
+#[tokio::test]
 async fn an_api_that_dies_at_work_leaves_the_outcome_unknown_and_is_not_asked_again_when_it_is_back() {
     let folder = tempfile::tempdir().unwrap();
     let port = Port::reserve();

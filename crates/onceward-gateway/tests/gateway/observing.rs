@@ -2,6 +2,7 @@
 
 use std::os::unix::fs::PermissionsExt as _;
 
+use crate::faults::Faults;
 use crate::harness::{Gateway, Request, metrics, total};
 use crate::ledger::Ledger;
 
@@ -118,6 +119,53 @@ async fn a_route_that_only_observes_changes_nothing_and_counts_double_executions
         assert_eq!(total(&gateway, &format!("api_idempotency_{name}_total")).await, count, "{name}");
     }
     assert_eq!(gateway.status_of("observed-key").await.status, 404, "what is only observed is no record");
+}
+
+#[tokio::test]
+async fn what_is_only_observed_never_waits_for_an_operator_and_blocks_nothing_once_the_route_is_protected() {
+    let folder = tempfile::tempdir().unwrap();
+    let ledger = Ledger::start(folder.path());
+    let faults = Faults::new(folder.path());
+    let start = |mode: &str| {
+        let mut command = Gateway::command(folder.path(), ledger.address);
+        command.args(["--mode", mode, "--logs-level", "info,onceward=trace"]);
+        Gateway::spawn(faults.on(&mut command))
+    };
+    let mut gateway = start("observe");
+    assert_eq!(
+        gateway.send(Request::charge("cut-off").behave("reset")).await.told(),
+        (502, "upstream_broken".to_owned())
+    );
+    gateway.logged("Lost");
+    let mut client = gateway.connect().await;
+    client.write(&Request::charge("held").behave("hold=work").bytes()).await;
+    ledger.held("work").await;
+    gateway.logged("Created");
+    gateway.kill();
+    drop(client);
+
+    let mut gateway = start("observe");
+    // The lease of the gateway that was killed lapses.
+    faults.time_passed(60 * 60);
+    for key in ["held", "cut-off"] {
+        assert_eq!(gateway.charge(key).await.status, 201, "{key}");
+        gateway.logged("Unknown");
+    }
+    let listed = gateway.ask_admin(Request::new("GET", "/v1/operations?state=unknown")).await.json();
+    assert_eq!(listed["operations"], serde_json::json!([]));
+    for gauge in ["unknown", "oldest_unknown_age_seconds", "reconcile_scheduled_total"] {
+        assert_eq!(gateway.counted(&format!("api_idempotency_{gauge}")).await, 0.0, "{gauge}");
+    }
+    gateway.kill();
+
+    let gateway = start("enforce");
+    let before = ledger.count();
+    for key in ["cut-off", "held"] {
+        let first = gateway.charge(key).await;
+        assert_eq!((first.status, first.is_replayed()), (201, false), "{key}: {first:?}");
+        assert!(gateway.charge(key).await.is_replayed(), "{key}");
+    }
+    assert_eq!(ledger.count(), before + 2);
 }
 
 #[tokio::test]

@@ -169,7 +169,7 @@ fn said(answer: &Answer, values: &mut Vec<(&'static str, String)>) -> Vec<String
 fn refused(refusal: &Refusal, values: &mut Vec<(&'static str, String)>) -> String {
     let mut retry_after = |after: &Duration| values.push(("retry_after", format!("{}s", after.as_secs())));
     match refusal {
-        Refusal::Mismatch => "mismatch".to_owned(),
+        Refusal::Mismatch(_) => "mismatch".to_owned(),
         Refusal::Incomparable => "incomparable".to_owned(),
         Refusal::InProgress { retry_after: after } => {
             retry_after(after);

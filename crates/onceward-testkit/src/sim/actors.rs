@@ -176,7 +176,7 @@ impl Cast {
             Ok(Ran::Refused(refusal)) => {
                 world.answers.refused += 1;
                 match refusal {
-                    onceward::Refusal::Mismatch => Told::Mismatch,
+                    onceward::Refusal::Mismatch(_) => Told::Mismatch,
                     onceward::Refusal::Unknown { .. } | onceward::Refusal::Incomparable => Told::Unknown,
                     onceward::Refusal::InProgress { .. } => Told::InProgress,
                 }

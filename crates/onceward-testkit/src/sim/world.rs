@@ -264,8 +264,9 @@ impl World {
                 if !over && record.fingerprint.target() != claim.fingerprint().target() {
                     self.saw(Sometimes::OtherTarget);
                 }
-                let mismatch = Answer::Decision(Decision::Refuse(Refusal::Mismatch));
-                if different && !over && (step.answer != mismatch || step.write != Write::Keep) {
+                let mismatch =
+                    matches!(step.answer, Answer::Decision(Decision::Refuse(Refusal::Mismatch(_))));
+                if different && !over && !(mismatch && step.write == Write::Keep) {
                     self.violate(
                         at.now,
                         Rule::OwnAnswer,

@@ -135,7 +135,7 @@ pub(super) fn read(fields: &[u8]) -> Result<Record, Unreadable> {
         // There may have been an answer. An outcome whose answer was lost may be resumed, so that is not assumed.
         Some(_) => Cause::Said,
     };
-    let doubt = doubt_cause(&fields.state, fields.attempt, last_error.as_deref())
+    let doubt = doubt_cause(&fields.state, fields.attempt, last_error.as_deref(), &subject)
         .map(|cause| Doubt { since: fields.created_at, cause });
     let state = match fields.state {
         Stands::InProgress { lease_until } => State::InProgress { lease_until },
@@ -174,11 +174,15 @@ pub(super) fn read(fields: &[u8]) -> Result<Record, Unreadable> {
 /// A second tenure began where a lease had lapsed, unless the words are those of a release. Older versions leave these words
 /// as they are when a later lease lapses, so they prove nothing about a third tenure; and an unknown outcome has overwritten
 /// them. There, doubt is assumed.
-fn doubt_cause(state: &Stands, attempt: u32, last_error: Option<&str>) -> Option<Cause> {
+fn doubt_cause(state: &Stands, attempt: u32, last_error: Option<&str>, subject: &Subject) -> Option<Cause> {
     let done = last_error.is_some_and(|words| words.starts_with(DONE_NOT_KEPT));
     let lapsed = last_error.is_none_or(|words| words == LAPSED);
     match state {
         Stands::InProgress { .. } | Stands::FailedRetryable { .. } if done => Some(Cause::DoneNotKept),
+        // A shadow whose outcome would be unknown. Nobody but the machine releases one, and never in these words.
+        Stands::FailedRetryable { .. } if subject.is_shadow() && last_error == Some(LAPSED) => {
+            Some(Cause::Lost)
+        }
         Stands::InProgress { .. } if attempt > 2 || (attempt == 2 && lapsed) => Some(Cause::Lost),
         Stands::Unknown { .. } if attempt > 1 => Some(Cause::Lost),
         Stands::InProgress { .. }

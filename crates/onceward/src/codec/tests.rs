@@ -202,6 +202,17 @@ fn format_1_forgets_neither_doubt_nor_that_the_work_was_done() {
         let record = again(Record { doubt: done, state, ..running.clone() });
         assert_eq!(record.doubt.map(|doubt| doubt.cause), Some(Cause::DoneNotKept), "{:?}", record.state);
     }
+    let released = State::FailedRetryable { settled_at: at, expires_at: at };
+    let in_doubt = Record { doubt, last_error: Some("503".to_owned()), state: released, ..first() };
+    assert_eq!(
+        again(in_doubt.clone()).doubt,
+        None,
+        "nothing leaves this doubt beside a release but a shadow"
+    );
+    let shadow = Arc::new(Subject { scope: "%shadow,acme".to_owned(), ..Subject::default() });
+    let shadow = Record { subject: shadow, ..in_doubt };
+    assert!(again(shadow.clone()).doubt.is_some(), "a shadow whose outcome would be unknown");
+    assert_eq!(again(Record { doubt: None, ..shadow }).doubt, None, "a shadow that was released");
     let unknown = |cause| State::Unknown { since: at, due_at: at, probes: 0, letter: Letter::Live, cause };
     let done = again(Record { state: unknown(Cause::DoneNotKept), ..first() });
     assert_eq!(done.state, unknown(Cause::DoneNotKept));

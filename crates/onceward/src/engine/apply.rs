@@ -130,6 +130,8 @@ struct Told {
     answer: Answer,
     notice: Option<Notice>,
     from: Option<&'static str>,
+    /// Whether the event is about a shadow, though its record may be gone by now.
+    shadow: bool,
 }
 
 /// What is believed at the beginning of a round.
@@ -152,6 +154,7 @@ impl Inner {
         let (mut lost, mut backoff, mut conflicts) = (None, BACKOFF_FIRST, 0);
         let failed = |error: EngineError, lost| Failed { error, lost };
         let unseen = |error: StoreError| failed(error.into(), None);
+        let shadow = matches!(&start, Start::Held(standing) if standing.record.subject.is_shadow());
         let mut believed = self.begin(id, start, event, patience).await.map_err(unseen)?;
         while conflicts < CONFLICTS_MAX {
             let standing = believed.standing.as_ref();
@@ -160,7 +163,7 @@ impl Inner {
             let step = (self.machine)(record, believed.moment, event);
             let from = record.map(|record| record.state.name());
             let Step { write, answer, notice } = step;
-            let told = Told { answer, notice, from };
+            let told = Told { answer, notice, from, shadow };
             let next = match (write, expected) {
                 (Write::Put(mut next), _) => {
                     // A record that an older version wrote is written in the newer format from here on.
@@ -295,16 +298,19 @@ impl Inner {
     }
 
     fn applied(&self, id: RecordId, told: Told, believed: Believed, wrote: Wrote) -> Applied {
-        let Told { answer, notice, from } = told;
+        let Told { answer, notice, from, shadow } = told;
         let Believed { standing, moment, asked } = believed;
+        let shadow = shadow || standing.as_ref().is_some_and(|standing| standing.record.subject.is_shadow());
         let route = standing.as_ref().map_or("", |standing| standing.record.subject.route.as_str());
         match notice {
+            // Nothing is held back because of a shadow, so nothing happened twice because of it, and no operator is needed.
+            Some(Notice::Contradiction | Notice::DeadLettered) if shadow => {}
             Some(Notice::Contradiction) => self.observe(route, id, Observation::Contradiction),
             Some(Notice::DeadLettered) => self.observe(route, id, Observation::DeadLettered),
             Some(Notice::Uncompared) => self.observe(route, id, Observation::Uncompared),
             None => {}
         }
-        if let (Wrote::Record, Some(standing)) = (wrote, &standing) {
+        if let (Wrote::Record, Some(standing), false) = (wrote, &standing, shadow) {
             self.observe_reconciliation(id, from, &standing.record);
         }
         if answer == Answer::Fenced {

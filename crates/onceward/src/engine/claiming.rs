@@ -158,9 +158,9 @@ impl Inner {
                 self.observe(&claim.route, id, Observation::ReplayedFromCache);
                 Some(Ran::Replayed { reply, expires_at: promised(record) })
             }
-            (Write::Keep, Answer::Decision(Decision::Refuse(Refusal::Mismatch))) => {
+            (Write::Keep, Answer::Decision(Decision::Refuse(refusal @ Refusal::Mismatch(_)))) => {
                 self.observe(&claim.route, id, Observation::Mismatch);
-                Some(Ran::Refused(Refusal::Mismatch))
+                Some(Ran::Refused(refusal))
             }
             _ => None,
         }
@@ -232,7 +232,7 @@ impl Inner {
             Decision::Refuse(refusal) => {
                 give_back(applied.lost);
                 match refusal {
-                    Refusal::Mismatch => self.observe(&claim.route, id, Observation::Mismatch),
+                    Refusal::Mismatch(_) => self.observe(&claim.route, id, Observation::Mismatch),
                     Refusal::Unknown { .. } | Refusal::Incomparable => {
                         self.observe(&claim.route, id, Observation::Unknown)
                     }

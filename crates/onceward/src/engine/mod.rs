@@ -108,7 +108,7 @@ use crate::{Identity, Key, RecordFormat, RecordId, Scope, Timestamp};
 ///     }).await?;
 ///     Ok(match ran {
 ///         Ran::Executed { reply, .. } | Ran::Replayed { reply, .. } => reply.status,
-///         Ran::Refused(Refusal::Mismatch) => 422,
+///         Ran::Refused(Refusal::Mismatch(_)) => 422,
 ///         // Ask the sender to come again: its next delivery is answered from the record.
 ///         Ran::Refused(_) | Ran::Retryable(_) | Ran::Unknown(_) => 503,
 ///     })

@@ -235,6 +235,8 @@ pub(super) fn settled(answer: &Answer, standing: Option<&Standing>) -> Settled {
             State::Completed { reply, .. } => {
                 Settled::Completed { reply: reply.clone(), expires_at: promised(record), by }
             }
+            // Doubt beside a release: the next claim is told that the outcome is unknown.
+            State::FailedRetryable { .. } if record.doubt.is_some() => Settled::Unknown,
             State::FailedRetryable { .. } => Settled::Retryable,
             State::Unknown { .. } => Settled::Unknown,
             State::InProgress { .. } | State::Expired { .. } => Settled::Fenced,

@@ -8,6 +8,7 @@ use std::time::Duration;
 
 use super::apply::{Patience, Standing, Start};
 use super::observe::Observation;
+use super::options::Sweeping;
 use super::{Engine, EngineError, Inner, Stage};
 use crate::RecordId;
 use crate::event::{Answer, Event, Write};
@@ -48,10 +49,11 @@ impl Engine {
     }
 }
 
-/// Starts both sweepers. They hold the engine weakly, and so end with it.
+/// Starts the sweepers. They hold the engine weakly, and so end with it.
 pub(super) fn start(inner: &Arc<Inner>) {
+    let Sweeping { leases_every, expired_every, .. } = inner.sweeping;
     for (due, every) in
-        [(Due::Leases, inner.sweeping.leases_every), (Due::Expired, inner.sweeping.expired_every)]
+        [(Due::Leases, leases_every), (Due::Expired, expired_every), (Due::Reconcile, leases_every)]
     {
         tokio::spawn(keep_sweeping(Arc::downgrade(inner), due, every));
     }
@@ -68,6 +70,8 @@ async fn keep_sweeping(inner: Weak<Inner>, due: Due, every: Duration) {
         (pause, after) = match inner.sweep(due, after).await {
             // There is more, and the claims come first.
             Ok((_, Some(next))) => (inner.sweeping.pause, Some(next)),
+            // Only shadows are ended among the unknown, which earlier versions left there. This one leaves none.
+            Ok((_, None)) if due == Due::Reconcile => return,
             Ok((_, None)) => (every, None),
             Err(error) => {
                 tracing::warn!(?due, %error, "sweeping failed, and is tried again later");

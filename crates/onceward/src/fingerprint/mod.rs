@@ -84,6 +84,17 @@ pub enum Comparison {
     Incomparable,
 }
 
+/// Which part of a request differs from the first one under its key.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum Difference {
+    /// The method, the path or the query.
+    Target,
+    /// The content type, the body, or a header that the settings compare.
+    Content,
+    /// Any of these: a fingerprint without a target, such as one of format 1, does not tell which.
+    Any,
+}
+
 impl ProfileId {
     /// Comparable with nothing, itself included: for records whose request was never seen.
     pub const NONE: Self = Self([0; 8]);
@@ -173,6 +184,15 @@ impl Fingerprint {
             Comparison::Same
         } else {
             Comparison::Different
+        }
+    }
+
+    /// Which part of two different requests differs.
+    pub(crate) fn difference(&self, other: &Self) -> Difference {
+        match self.target.zip(other.target) {
+            Some((one, another)) if one != another => Difference::Target,
+            Some(_) => Difference::Content,
+            None => Difference::Any,
         }
     }
 }

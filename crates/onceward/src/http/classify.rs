@@ -24,6 +24,15 @@ impl Class {
         if status.is_informational() { by_status } else { Self::told(headers).unwrap_or(by_status) }
     }
 
+    /// The class as `Onceward-Outcome` has it.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Completed => "completed",
+            Self::Retryable => "retryable",
+            Self::Unknown => "unknown",
+        }
+    }
+
     /// The class of a status where the service says nothing itself.
     pub fn of_status(policy: &Policy, status: StatusCode) -> Self {
         if policy.retryable.contains(&status.as_u16()) {
@@ -40,12 +49,8 @@ impl Class {
     fn told(headers: &HeaderMap) -> Option<Self> {
         let mut lines = headers.get_all(OUTCOME).iter();
         let (Some(word), None) = (lines.next(), lines.next()) else { return None };
-        let class = match word.as_bytes().trim_ascii() {
-            b"completed" => Some(Self::Completed),
-            b"retryable" => Some(Self::Retryable),
-            b"unknown" => Some(Self::Unknown),
-            _ => None,
-        };
+        let classes = [Self::Completed, Self::Retryable, Self::Unknown];
+        let class = classes.into_iter().find(|class| word.as_bytes().trim_ascii() == class.name().as_bytes());
         if class.is_none() {
             tracing::warn!("an answer has an Onceward-Outcome other than completed, retryable or unknown");
         }

@@ -4,7 +4,7 @@ use std::future::Future;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use ::http::header::{CONNECTION, CONTENT_LENGTH, EXPECT};
+use ::http::header::{ACCEPT_ENCODING, CONNECTION, CONTENT_LENGTH, EXPECT};
 use ::http::{
     HeaderMap, HeaderName, HeaderValue, Method, Request, Response, StatusCode, Version, request, response,
 };
@@ -15,6 +15,7 @@ use super::admit::Ticket;
 use super::body::{Body, Read, Whole, read};
 use super::classify::{Class, Failure, OnError};
 use super::close_delimited::EndsWithConnection;
+use super::encoding::{Accepted, IDENTITY};
 use super::handled::{Handled, How};
 use super::header::{ATTEMPT, FENCE, OPERATION, OPERATION_HEADERS, RECOVERY_POINT, STORE};
 use super::held::Drawn;
@@ -46,6 +47,9 @@ impl<C> Clone for Exchange<C> {
 
 /// How soon a request is worth repeating while another one goes through unprotected: most end within a second.
 const PASSING_RETRY: Duration = Duration::from_secs(1);
+
+/// No registered content coding has a longer name; more of one is not told to clients.
+const CODING_CHARS: usize = 32;
 
 /// An answer, and what it says about the request.
 type Answered = (Response<Whole>, How);
@@ -122,6 +126,7 @@ impl<C> Exchange<C> {
             Ok(entry) => entry,
             Err(problem) => return whole(self.refused(&problem)),
         };
+        let accepted = Accepted::by(&parts.headers);
         let mut request = Request::from_parts(parts, Body::held(body, drawn));
         // It was met here, when the body was read.
         request.headers_mut().remove(EXPECT);
@@ -144,7 +149,7 @@ impl<C> Exchange<C> {
             return whole(self.unanswered(&Problem::StillWorking));
         };
         match ran {
-            Ok(ran) => whole(self.say(ran, sight.take())),
+            Ok(ran) => whole(self.say(ran, sight.take(), &accepted)),
             Err(error) => match envelope.take().filter(|_| self.passes_on(id, &error, entry.as_deref())) {
                 None => whole(self.refused(&Problem::StoreUnavailable)),
                 Some(request) => {
@@ -258,7 +263,7 @@ impl<C> Exchange<C> {
     }
 
     /// What came of it, as the client is told.
-    fn say(&self, ran: Ran, seen: Option<Seen>) -> Answered {
+    fn say(&self, ran: Ran, seen: Option<Seen>, accepted: &Accepted) -> Answered {
         let policy = &self.ticket.policy;
         match (ran, seen) {
             (Ran::Executed { reply, expires_at }, Some(Seen::Completed(first))) => {
@@ -267,9 +272,13 @@ impl<C> Exchange<C> {
             (Ran::Executed { reply, expires_at }, _) => {
                 (reply::executed(&reply, None, expires_at), How::Executed)
             }
-            (Ran::Replayed { reply, expires_at }, _) => {
-                (reply::replayed(&reply, policy.flavor, expires_at), How::Replayed)
-            }
+            (Ran::Replayed { reply, expires_at }, _) => match accepted.refuses(&reply) {
+                None => (reply::replayed(&reply, policy.flavor, expires_at), How::Replayed),
+                Some(coding) => {
+                    let coding = coding.chars().take(CODING_CHARS).collect();
+                    self.refused(&Problem::EncodingNotAccepted { coding })
+                }
+            },
             (Ran::Refused(refusal), _) => self.refused(&match (Problem::of(refusal), policy.in_progress) {
                 (Problem::InProgress { retry_after }, InProgress::Accepted) => {
                     let location = self.shared.links.status_of(&self.ticket.key);
@@ -424,13 +433,14 @@ pub(super) fn disown(headers: &mut HeaderMap) {
     }
 }
 
-/// Tells the inner service which operation it works on.
+/// Tells the inner service which operation it works on, and asks for an answer that every later client can read.
 fn introduce<B>(request: &mut Request<B>, operation: &Operation) {
     let point = match operation.recovery_point() {
         None => Ok(HeaderValue::from_static("started")),
         Some(point) => HeaderValue::try_from(percent_encode(point.name())),
     };
     let headers = request.headers_mut();
+    headers.insert(ACCEPT_ENCODING, IDENTITY);
     for (name, value) in [
         (OPERATION, operation.operation_id().with_text(HeaderValue::from_bytes).ok()),
         (FENCE, Some(operation.fence().as_number().into())),

@@ -12,8 +12,9 @@
 //! 6. The body is read whole, within limits of size, room and time: its fingerprint tells whether a retry is the same request.
 //! 7. The engine claims the key. From here on everything is detached: a client that goes away stops nothing.
 //! 8. Refused: the client gets a problem that says what to do next. Replayed: it gets the first answer.
-//! 9. Executed: the inner service is called once, with the operation in headers and extensions. Its answer is read whole,
-//!    up to a limit, and [classified](Class): completed, retryable or unknown.
+//! 9. Executed: the inner service is called once, with the operation in headers and extensions, and asked for an answer
+//!    without a content coding. Its answer is read whole, up to a limit, and [classified](Class): completed, retryable or
+//!    unknown.
 //! 10. The outcome is stored. Only when that is durable does the first byte go to the client.
 //!
 //! Every response has [`Handled`] among its extensions, which tells which of these it was.
@@ -62,6 +63,7 @@ mod body;
 mod classify;
 mod close_delimited;
 mod credential;
+mod encoding;
 mod exchange;
 mod future;
 mod handled;

@@ -2,16 +2,18 @@
 
 use std::time::Duration;
 
-use ::http::header::{CACHE_CONTROL, CONTENT_TYPE, LINK, LOCATION, RETRY_AFTER};
+use ::http::header::{CACHE_CONTROL, CONTENT_TYPE, LINK, LOCATION, RETRY_AFTER, VARY};
 use ::http::{HeaderValue, Response, StatusCode};
 use bytes::Bytes;
 use serde_json::json;
 
 use super::body::Whole;
+use super::classify::Class;
 use super::header::OUTCOME;
 use super::policy::Flavor;
 use super::scope::ScopeMissing;
 use super::wellknown::Links;
+use crate::fingerprint::Difference;
 use crate::record::Letter;
 use crate::{KeyError, Refusal};
 
@@ -26,8 +28,8 @@ pub enum Problem {
     KeyInvalid(KeyFault),
     /// It cannot be told whose key it is.
     ScopeMissing(ScopeMissing),
-    /// The key names another request.
-    Mismatch,
+    /// The key names another request, which differs in this part.
+    Mismatch(Difference),
     /// The work is being done; the caller did not wait.
     InProgress {
         /// When it is worth asking again.
@@ -66,6 +68,11 @@ pub enum Problem {
     ResponseTooLarge {
         /// The status of that answer.
         upstream_status: StatusCode,
+    },
+    /// The work was done, and its answer is stored in a content coding that this client does not accept.
+    EncodingNotAccepted {
+        /// The coding, or the beginning of its name.
+        coding: String,
     },
     /// The request is too large to be compared with a retry. Nothing was done.
     RequestTooLarge {
@@ -201,7 +208,7 @@ impl Problem {
                 "It cannot be told whose Idempotency-Key this is",
                 &sentence(&missing.to_string()),
             ),
-            Self::Mismatch => told(
+            Self::Mismatch(differs) => told(
                 match flavor {
                     Flavor::Ietf => StatusCode::UNPROCESSABLE_ENTITY,
                     Flavor::Stripe => StatusCode::BAD_REQUEST,
@@ -209,7 +216,17 @@ impl Problem {
                 "idempotency_key_reused_with_different_payload",
                 NewKey,
                 "This Idempotency-Key was used for another request",
-                "Method, path, query or body differ from the first request with this key. Send it under a new key.",
+                match differs {
+                    Difference::Target => {
+                        "The method, the path or the query differs from the first request with this key. Send it under a new key."
+                    }
+                    Difference::Content => {
+                        "The content type, the body or a header that is compared here differs from the first request with this key. Send it under a new key."
+                    }
+                    Difference::Any => {
+                        "The method, path, query, content type, body or a header that is compared here differs from the first request with this key. Send it under a new key."
+                    }
+                },
             ),
             Self::InProgress { retry_after } => Told {
                 retry_after: Some(*retry_after),
@@ -312,6 +329,15 @@ impl Problem {
                 "The request was executed, but its answer is too large to be kept",
                 "Every retry gets this same answer. Do not send the request under a new key.",
             ),
+            Self::EncodingNotAccepted { coding } => told(
+                StatusCode::NOT_ACCEPTABLE,
+                "idempotency_encoding_not_accepted",
+                Contact,
+                "The request was executed, and its answer is kept in a coding that was not asked for",
+                &format!(
+                    "Send the same request with the same key and an Accept-Encoding that accepts {coding:?}. Do not send it under a new key."
+                ),
+            ),
             Self::RequestTooLarge { limit } => told(
                 StatusCode::PAYLOAD_TOO_LARGE,
                 "idempotency_request_too_large",
@@ -363,7 +389,7 @@ impl Problem {
     /// What an engine's refusal is to a client.
     pub(super) fn of(refusal: Refusal) -> Self {
         match refusal {
-            Refusal::Mismatch => Self::Mismatch,
+            Refusal::Mismatch(differs) => Self::Mismatch(differs),
             Refusal::Incomparable => Self::Incomparable,
             Refusal::InProgress { retry_after } => Self::InProgress { retry_after },
             Refusal::Unknown { retry_after, letter } => Self::OutcomeUnknown { retry_after, letter },
@@ -379,7 +405,7 @@ impl Problem {
             | Self::KeyMissing
             | Self::KeyInvalid(_)
             | Self::ScopeMissing(_)
-            | Self::Mismatch
+            | Self::Mismatch(_)
             | Self::InProgress { .. }
             | Self::Accepted { .. }
             | Self::StillWorking
@@ -388,11 +414,38 @@ impl Problem {
             | Self::StoreUnavailable
             | Self::UpstreamUnreachable
             | Self::NoWholeAnswer(_)
+            | Self::EncodingNotAccepted { .. }
             | Self::RequestTooLarge { .. }
             | Self::RequestBroken
             | Self::RequestSlow { .. }
             | Self::NoRoom
             | Self::KeyNotFound => None,
+        }
+    }
+
+    /// What became of this request, as an outer Onceward is told: it releases its own key only where nothing was done.
+    pub const fn outcome(&self) -> Class {
+        match self {
+            Self::ResponseTooLarge { .. } | Self::EncodingNotAccepted { .. } => Class::Completed,
+            // It is being executed, or may have been.
+            Self::StillWorking
+            | Self::OutcomeUnknown { .. }
+            | Self::Incomparable
+            | Self::NoWholeAnswer(_)
+            | Self::UpstreamUnsure { .. } => Class::Unknown,
+            // Another request of this key may be under way, but this one began nothing.
+            Self::InProgress { .. } | Self::Accepted { .. } | Self::Mismatch(_) => Class::Retryable,
+            Self::MethodMiscased
+            | Self::KeyMissing
+            | Self::KeyInvalid(_)
+            | Self::ScopeMissing(_)
+            | Self::StoreUnavailable
+            | Self::UpstreamUnreachable
+            | Self::RequestTooLarge { .. }
+            | Self::RequestBroken
+            | Self::RequestSlow { .. }
+            | Self::NoRoom
+            | Self::KeyNotFound => Class::Retryable,
         }
     }
 
@@ -424,9 +477,10 @@ impl Problem {
         {
             headers.insert(LOCATION, location);
         }
-        // An outer Onceward must not store a refusal; of an answer that is stored here, it must.
-        let outcome = if matches!(self, Self::ResponseTooLarge { .. }) { "completed" } else { "retryable" };
-        headers.insert(OUTCOME, HeaderValue::from_static(outcome));
+        if let Self::EncodingNotAccepted { .. } = self {
+            headers.insert(VARY, HeaderValue::from_static("accept-encoding"));
+        }
+        headers.insert(OUTCOME, HeaderValue::from_static(self.outcome().name()));
         response
     }
 }

@@ -1,13 +1,14 @@
 //! Answers, as they travel and as they are stored.
 
 use ::http::header::{
-    CONNECTION, CONTENT_LENGTH, DATE, PROXY_AUTHENTICATE, PROXY_AUTHORIZATION, SET_COOKIE, TE,
-    TRANSFER_ENCODING, UPGRADE,
+    CONNECTION, CONTENT_ENCODING, CONTENT_LENGTH, DATE, PROXY_AUTHENTICATE, PROXY_AUTHORIZATION, SET_COOKIE,
+    TE, TRANSFER_ENCODING, UPGRADE, VARY,
 };
 use ::http::{HeaderMap, HeaderName, HeaderValue, Method, Response, StatusCode, response};
 use bytes::Bytes;
 
 use super::body::Whole;
+use super::classify::Class;
 use super::header::{IDEMPOTENCY_EXPIRES, IDEMPOTENCY_REPLAYED, IDEMPOTENT_REPLAYED, OUTCOME};
 use super::policy::{Flavor, Policy, SetCookie};
 use super::text::{members, rfc3339};
@@ -99,6 +100,11 @@ pub(super) fn replayed(reply: &Reply, flavor: Flavor, expires_at: Timestamp) -> 
     let headers = response.headers_mut();
     headers.insert(IDEMPOTENCY_EXPIRES, expiry(expires_at));
     headers.insert(IDEMPOTENCY_REPLAYED, HeaderValue::from_static("true"));
+    // Another client may be told that it does not accept the coding.
+    let varies = |member: &str| member == "*" || member.eq_ignore_ascii_case("accept-encoding");
+    if headers.contains_key(CONTENT_ENCODING) && !members(headers, &VARY).any(varies) {
+        headers.append(VARY, HeaderValue::from_static("accept-encoding"));
+    }
     match flavor {
         Flavor::Ietf => {}
         Flavor::Stripe => {
@@ -112,7 +118,7 @@ pub(super) fn replayed(reply: &Reply, flavor: Flavor, expires_at: Timestamp) -> 
 pub(super) fn released(mut parts: response::Parts, body: Whole) -> Response<Whole> {
     FRAMING.iter().for_each(|name| drop(parts.headers.remove(name)));
     // This layer's own word now, for an outer Onceward.
-    parts.headers.insert(OUTCOME, HeaderValue::from_static("retryable"));
+    parts.headers.insert(OUTCOME, HeaderValue::from_static(Class::Retryable.name()));
     Response::from_parts(parts, body)
 }
 
@@ -145,9 +151,11 @@ fn restore(reply: &Reply) -> Response<Whole> {
         else {
             continue;
         };
+        // What is restored was completed, whatever its headers say.
+        let contradicts = name == OUTCOME && value != Class::Completed.name();
         if trailer {
             trailers.append(name, value);
-        } else if !HOP_BY_HOP.contains(&name) && !FRAMING.contains(&name) {
+        } else if !contradicts && !HOP_BY_HOP.contains(&name) && !FRAMING.contains(&name) {
             response.headers_mut().append(name, value);
         }
     }

@@ -2,7 +2,8 @@
 //!
 //! Beside the request a claim is made in a domain of its own, where no protected operation can meet it. It begins when the
 //! service has read the whole body, whose fingerprint it needs, and is settled with the class of the answer, without
-//! anything of the answer. Nobody waits for it: not the service, and not the client.
+//! anything of the answer. Nobody waits for it: not the service, not the client, and not an operator, because the machine
+//! leaves no shadow unknown. What has no outcome, even if this process dies, expires like an answer.
 
 use std::future::Future;
 

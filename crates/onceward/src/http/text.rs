@@ -3,7 +3,7 @@
 use std::borrow::Cow;
 use std::time::{Duration, UNIX_EPOCH};
 
-use ::http::{HeaderMap, HeaderName};
+use ::http::{HeaderMap, HeaderName, HeaderValue};
 
 use crate::Timestamp;
 
@@ -56,10 +56,13 @@ pub(super) fn percent_decode(text: &str) -> Cow<'_, [u8]> {
 
 /// The members of a comma-separated header, over all its lines. One that is no text is left out; its neighbours are not.
 pub(super) fn members<'a>(headers: &'a HeaderMap, name: &HeaderName) -> impl Iterator<Item = &'a str> {
-    headers
-        .get_all(name)
-        .iter()
-        .flat_map(|line| line.as_bytes().split(|byte| *byte == b','))
+    members_of(headers.get_all(name).iter().map(HeaderValue::as_bytes))
+}
+
+/// The same, of lines that are not among headers any more.
+pub(super) fn members_of<'a>(lines: impl Iterator<Item = &'a [u8]>) -> impl Iterator<Item = &'a str> {
+    lines
+        .flat_map(|line| line.split(|byte| *byte == b','))
         .filter_map(|member| std::str::from_utf8(member).ok())
         .map(str::trim)
         .filter(|member| !member.is_empty())

@@ -231,6 +231,8 @@ const TAIL: &str = r#"</table>
 <dt id="idempotency_upstream_unreachable"><code>idempotency_upstream_unreachable</code><dd>Nothing was done: send it again.
 <dt id="idempotency_response_too_large"><code>idempotency_response_too_large</code>
 <dd>It was done, but the answer could not be kept.
+<dt id="idempotency_encoding_not_accepted"><code>idempotency_encoding_not_accepted</code>
+<dd>It was done: ask with the same key and an <code>Accept-Encoding</code> that accepts the answer's.
 <dt id="idempotency_request_too_large"><code>idempotency_request_too_large</code><dd>Nothing was done: the body is too large.
 <dt id="idempotency_request_broken"><code>idempotency_request_broken</code><dd>Nothing was done: the body broke off, or took too long.
 <dt id="idempotency_key_not_found"><code>idempotency_key_not_found</code><dd>Nothing is known of the key.

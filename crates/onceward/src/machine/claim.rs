@@ -23,7 +23,7 @@ pub(super) fn claimed(record: Option<&Record>, at: Moment, claimant: &Claimant<'
     };
     let comparison = record.compare(claimant.claim);
     if comparison == Comparison::Different {
-        return refuse(Refusal::Mismatch);
+        return refuse(Refusal::Mismatch(record.fingerprint.difference(&claimant.claim.fingerprint)));
     }
     let step = decided(record, at, claimant);
     // An owner that asks again for its own tenure has begun with the content of its first claim.
@@ -72,6 +72,8 @@ fn released(record: &Record, at: Moment, claimant: &Claimant<'_>) -> Step {
         (Some(Evidence { reply, .. }), _, _) => {
             overruled(record, at, reply, Answer::Decision(Decision::Replay(reply.clone())))
         }
+        // Nothing was held back, so nothing is contradicted: the outcome would be unknown.
+        (None, Some(_), _) if record.subject.is_shadow() => refuse(record.refusal(at)),
         (None, Some(Doubt { cause, .. }), _) => {
             let why = "it was released, and an earlier attempt says that the work was done".to_owned();
             let mut next = Box::new(record.clone());

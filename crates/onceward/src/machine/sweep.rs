@@ -26,6 +26,10 @@ pub(super) fn swept(record: &Record, at: Moment, expiry: Expiry) -> Step {
         (State::InProgress { lease_until }, _) if !record.is_held(at) => {
             lapsed(record, at, *lease_until, None)
         }
+        // Earlier versions left shadows so.
+        (State::Unknown { since, cause, .. }, _) if record.subject.is_shadow() => {
+            put(record, Answer::Lapsed, |next| next.lose_shadow(*since, *cause))
+        }
         (State::InProgress { .. } | State::Unknown { .. }, _) => keep(Answer::Left),
         (State::Expired { .. }, Expiry::Soft) => keep(Answer::Left),
         _ if !record.is_spent(at) => keep(Answer::Left),

@@ -139,8 +139,19 @@ impl Record {
             Some(Doubt { cause: Cause::DoneNotKept, .. }) => Cause::DoneNotKept,
             Some(_) | None => unsure.cause,
         };
-        self.state = State::Unknown { since, due_at: at.now, probes: 0, letter, cause };
         self.last_error = Some(error_text(&unsure.why));
+        if self.subject.is_shadow() {
+            return self.lose_shadow(since, cause);
+        }
+        self.state = State::Unknown { since, due_at: at.now, probes: 0, letter, cause };
+    }
+
+    /// A shadow's request went through whatever is known of it, so nothing waits for its outcome and no operator can find it
+    /// out. That it would be unknown is remembered, as doubt, for as long as an answer would be.
+    pub(crate) fn lose_shadow(&mut self, since: Timestamp, cause: Cause) {
+        let kept = self.terms.retention.saturating_add(self.jittered_grace());
+        self.doubt = Some(Doubt { since, cause });
+        self.state = State::FailedRetryable { settled_at: since, expires_at: since.after(kept) };
     }
 
     /// This tenure did nothing, and an earlier one still may have: as unknown as before.

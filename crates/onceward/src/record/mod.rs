@@ -137,7 +137,8 @@ impl Subject {
     /// Enough to recognise a request by; the fingerprint has all of it.
     pub const MAX_PATH_BYTES: usize = 255;
 
-    /// Whether this is no operation but the shadow of one, on a route that only observes: its outcome is never reconciled.
+    /// Whether this is no operation but the shadow of one, on a route that only observes. It is never `unknown`: what would
+    /// be is `failed_retryable` in doubt, and expires.
     pub fn is_shadow(&self) -> bool {
         self.scope.starts_with(SHADOW)
     }

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::{Cause, Entered, Record, State};
+use super::{Cause, Entered, Letter, Record, State};
 use crate::Timestamp;
 use crate::claim::Claim;
 use crate::event::{Moment, Refusal};
@@ -93,6 +93,9 @@ impl Record {
                 Refusal::Unknown { retry_after: hint(*due_at), letter: *letter }
             }
             State::InProgress { lease_until } => Refusal::InProgress { retry_after: hint(*lease_until) },
+            State::FailedRetryable { .. } if self.doubt.is_some() => {
+                Refusal::Unknown { retry_after: RETRY_AFTER_MIN, letter: Letter::Live }
+            }
             State::Completed { .. } | State::FailedRetryable { .. } | State::Expired { .. } => {
                 Refusal::InProgress { retry_after: RETRY_AFTER_MIN }
             }

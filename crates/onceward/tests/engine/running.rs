@@ -3,6 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use onceward::fingerprint::Difference;
 use onceward::{Claimed, Engine, MemoryStore, Outcome, Ran, Refusal, Reply, State, Tenure, Terms};
 use onceward_testkit::{Fault, FaultyStore, Method};
 use tokio::sync::{Notify, oneshot};
@@ -100,10 +101,10 @@ async fn another_request_under_the_same_key_is_refused_while_it_runs_and_after()
     });
     begins.await.unwrap();
     let other = || engine.run(claim_of("k", "another body"), async |_| panic!("must not execute"));
-    assert_eq!(other().await.unwrap(), Ran::Refused(Refusal::Mismatch));
+    assert_eq!(other().await.unwrap(), Ran::Refused(Refusal::Mismatch(Difference::Content)));
     go.send(()).unwrap();
     running.await.unwrap().unwrap();
-    assert_eq!(other().await.unwrap(), Ran::Refused(Refusal::Mismatch));
+    assert_eq!(other().await.unwrap(), Ran::Refused(Refusal::Mismatch(Difference::Content)));
 }
 
 #[tokio::test(start_paused = true)]

@@ -112,7 +112,7 @@ async fn another_request_under_a_shared_key_is_refused_like_any_other() {
     let (store, cache, _, _) = paid().await;
     let engine = without_a_store(store, &cache).await;
     let ran = engine.run(claim_of("k", "another body"), async |_| panic!("it must not execute")).await;
-    assert!(matches!(ran, Ok(Ran::Refused(Refusal::Mismatch))), "{ran:?}");
+    assert!(matches!(ran, Ok(Ran::Refused(Refusal::Mismatch(_)))), "{ran:?}");
 }
 
 #[tokio::test(start_paused = true)]

@@ -262,6 +262,8 @@ async fn a_store_that_is_away_is_asked_for_one_lost_claim_at_a_time_and_rarely()
 async fn the_task_that_looks_for_lost_claims_ends_with_the_list_and_with_the_engine() {
     let alive = || tokio::runtime::Handle::current().metrics().num_alive_tasks();
     let stalling = Stalling::start(Reads::Answered, Limits::default()).await;
+    // By then the sweeper has ended that passes over the unknown outcomes once.
+    sleep(SECOND * 10).await;
     let sweepers = alive();
     stalling.stall();
     stalling.refuse(0..5).await;

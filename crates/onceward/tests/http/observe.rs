@@ -3,12 +3,12 @@
 use std::sync::Arc;
 
 use onceward::http::{How, KeyRule, Mode, Policy, Routes};
-use onceward::store::{Filter, Scan, Which};
-use onceward::{Limits, Observation};
+use onceward::store::{Entry, Filter, Scan, Store as _, Which};
+use onceward::{EngineOptions, Instance, Limits, Observation, Record, State, Sweeping};
 use onceward_testkit::{Fault, FaultyStore};
 
 use super::counted::Heard;
-use super::{Got, World, doing, memory, options, post, with, without, world_with};
+use super::{Got, SECOND, World, doing, memory, options, post, with, without, world_with};
 
 fn watching() -> Policy {
     Policy { mode: Mode::Observe, ..Policy::default() }
@@ -30,16 +30,13 @@ fn went_through(world: &World, got: &Got) {
 
 #[tokio::test(start_paused = true)]
 async fn everything_is_executed_and_what_would_have_happened_is_counted() {
-    use Observation::{
-        Completed, Created, Lost, Mismatch, Reclaimed, ReconcileScheduled, Released, ReplayedFromCache,
-        Unknown,
-    };
+    use Observation::{Completed, Created, Lost, Mismatch, Reclaimed, Released, ReplayedFromCache, Unknown};
     let (world, heard) = observed(watching()).await;
     for (number, (request, would)) in [
         (doing("headers", "a", "{}"), vec![Created, Completed]),
         (doing("", "a", "{}"), vec![ReplayedFromCache]),
         (doing("", "a", "[]"), vec![Mismatch]),
-        (doing("status:503", "b", "{}"), vec![Created, ReconcileScheduled, Lost]),
+        (doing("status:503", "b", "{}"), vec![Created, Lost]),
         (doing("", "b", "{}"), vec![Unknown]),
         (doing("status:429", "c", "{}"), vec![Created, Released]),
         (doing("", "c", "{}"), vec![Reclaimed, Completed]),
@@ -172,4 +169,96 @@ async fn an_engine_that_has_no_room_counts_nothing() {
     running.await.unwrap();
     let counted = heard.take(Observation::Completed).await;
     assert!(!counted.contains(&Observation::Created), "{counted:?}");
+}
+
+async fn in_state(world: &World, state: Option<&'static str>) -> Vec<Entry> {
+    let which = Which::Filter(Filter { state, ..Filter::default() });
+    world.engine.list(Scan { which, after: None, limit: 10 }).await.unwrap().entries
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_is_only_observed_is_never_unknown_and_expires_like_an_answer() {
+    let policy = Policy { retention: SECOND * 600, grace: SECOND * 60, ..watching() };
+    for what in ["status:503", "word:unknown:200", "panic", "slow:100"] {
+        let (world, heard) = observed(policy.clone()).await;
+        let sender = world.clone();
+        let sent = tokio::spawn(async move { sender.send(doing(what, "k", "{}")).await });
+        assert!(heard.take(Observation::Lost).await.contains(&Observation::Created), "{what}");
+        assert!(in_state(&world, Some("unknown")).await.is_empty(), "{what}");
+        // Its retry is counted as one whose outcome would be unknown.
+        world.send(post("k", "{}")).await;
+        heard.take(Observation::Unknown).await;
+        assert_eq!(sent.await.is_err(), what == "panic");
+        onceward::time::sleep(SECOND * 500).await;
+        assert_eq!(in_state(&world, None).await.len(), 1, "{what}: it is forgotten too early");
+        onceward::time::sleep(SECOND * 300).await;
+        assert!(in_state(&world, None).await.is_empty(), "{what}: it stays");
+        let counted = heard.all();
+        for alarm in [Observation::Contradiction, Observation::ReconcileScheduled, Observation::DeadLettered]
+        {
+            assert!(!counted.contains(&alarm), "{what}: {counted:?}");
+        }
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_answer_that_comes_after_the_timeout_is_the_truth_about_a_shadow_and_no_contradiction() {
+    for retention in [SECOND, SECOND * 600] {
+        let (world, heard) = observed(Policy { retention, grace: SECOND, ..watching() }).await;
+        let got = world.send(doing("slow:100", "k", "{}")).await;
+        assert_eq!(got.status, 201);
+        onceward::time::sleep(SECOND).await;
+        let counted = heard.all();
+        assert!(counted.contains(&Observation::Lost), "{counted:?}");
+        assert!(!counted.contains(&Observation::Contradiction), "{counted:?}");
+        // Within its retention the late answer completes it; after that there is no record any more.
+        assert_eq!(counted.contains(&Observation::Completed), retention > SECOND * 60, "{counted:?}");
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_shadow_whose_outcome_would_be_unknown_holds_nothing_back_once_the_route_is_protected() {
+    let (mut world, heard) = observed(watching()).await;
+    world.send(doing("status:503", "k", "{}")).await;
+    heard.take(Observation::Lost).await;
+    world.routes = Routes::new(Policy::default()).unwrap();
+    let got = world.send(post("k", "{}")).await;
+    assert_eq!((got.handled.how, got.status, world.ledger()), (How::Executed, 201, 2));
+    assert!(world.send(post("k", "{}")).await.is_replay());
+    assert_eq!(world.ledger(), 2);
+}
+
+#[tokio::test(start_paused = true)]
+async fn shadows_that_an_earlier_version_left_unknown_are_ended_soon_after_the_start_and_operations_are_not()
+{
+    let (store, heard) = (memory(), Arc::new(Heard::default()));
+    let world = world_with(store.clone(), options().observer(heard.clone()), watching()).await;
+    world.send(doing("status:503", "old", "{}")).await;
+    heard.take(Observation::Lost).await;
+    let shadow = in_state(&world, None).await.remove(0);
+    let record = shadow.record.unwrap();
+    let unknown = State::Unknown {
+        since: record.created_at,
+        due_at: record.created_at,
+        probes: 0,
+        letter: onceward::Letter::Live,
+        cause: onceward::Cause::Said,
+    };
+    let left = Record { state: unknown.clone(), doubt: None, ..record.clone() };
+    store.swap(shadow.id, Some(shadow.version), left).await.unwrap();
+    let mut subject = (*record.subject).clone();
+    subject.scope = "acme".to_owned();
+    let operation = Record { state: unknown, doubt: None, subject: Arc::new(subject), ..record };
+    let id = onceward::RecordId::from_bytes([7; 16]);
+    store.swap(id, None, operation).await.unwrap();
+    assert_eq!(in_state(&world, Some("unknown")).await.len(), 2);
+    drop(world);
+
+    let again = world_with(store, EngineOptions::with_instance(Instance::named(2)), watching()).await;
+    onceward::time::sleep(Sweeping::default().leases_every * 2).await;
+    let left: Vec<_> = in_state(&again, Some("unknown")).await.iter().map(|entry| entry.id).collect();
+    assert_eq!(left, [id]);
+    onceward::time::sleep(SECOND * 26 * 3600).await;
+    let left: Vec<_> = in_state(&again, None).await.iter().map(|entry| entry.id).collect();
+    assert_eq!(left, [id]);
 }

@@ -4,6 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use http::StatusCode;
+use onceward::fingerprint::Difference;
 use onceward::http::{Answerless, Class, Flavor, KeyFault, Policy, Problem, ScopeMissing};
 use onceward::{KeyError, Letter};
 
@@ -19,7 +20,9 @@ fn problems() -> Vec<Problem> {
         Problem::KeyInvalid(KeyFault::HopByHop),
         Problem::ScopeMissing(ScopeMissing::NotBasic),
         Problem::ScopeMissing(ScopeMissing::Changing),
-        Problem::Mismatch,
+        Problem::Mismatch(Difference::Target),
+        Problem::Mismatch(Difference::Content),
+        Problem::Mismatch(Difference::Any),
         Problem::InProgress { retry_after },
         Problem::Accepted { retry_after, location: "/there".to_owned() },
         Problem::StillWorking,
@@ -33,6 +36,7 @@ fn problems() -> Vec<Problem> {
         Problem::UpstreamUnsure { upstream_status: StatusCode::SERVICE_UNAVAILABLE },
         Problem::UpstreamUnsure { upstream_status: StatusCode::OK },
         Problem::ResponseTooLarge { upstream_status: StatusCode::CREATED },
+        Problem::EncodingNotAccepted { coding: "br".to_owned() },
         Problem::RequestTooLarge { limit: 1 },
         Problem::RequestBroken,
         Problem::RequestSlow { patience: retry_after },
@@ -50,7 +54,7 @@ fn case(problem: &Problem) -> &'static str {
         Problem::ScopeMissing(_) => {
             "keyed request lacks a part of the scope, or has one that changes with every try"
         }
-        Problem::Mismatch => "another request under the same key",
+        Problem::Mismatch(_) => "another request under the same key",
         Problem::InProgress { .. } => "still running",
         Problem::Accepted { .. } => "still running, route answers `accepted`",
         Problem::StillWorking => "client kept for `respond_within`, work goes on",
@@ -66,6 +70,7 @@ fn case(problem: &Problem) -> &'static str {
         }
         Problem::UpstreamUnsure { .. } => "service's other answer of class unknown",
         Problem::ResponseTooLarge { .. } => "answer too large to keep",
+        Problem::EncodingNotAccepted { .. } => "answer kept in a coding that the client does not accept",
         Problem::RequestTooLarge { .. } => "request body over the limit",
         Problem::RequestBroken => "request body broke off",
         Problem::RequestSlow { .. } => "request body took too long",

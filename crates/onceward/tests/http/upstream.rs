@@ -124,6 +124,11 @@ impl Upstream {
                     response = response.header("link", format!("</{number}>"));
                 }
             }
+            // Encodes, whatever it was asked for.
+            "encoded" => {
+                response = response.header("content-encoding", argument).header("etag", "\"encoded\"");
+                frames = vec![Frame::data(Bytes::from_static(b"\x0b\x02\x80 encoded"))];
+            }
             "trailers" => {
                 let trailers = HeaderMap::from_iter([("grpc-status".parse().unwrap(), "0".parse().unwrap())]);
                 frames.push(Frame::trailers(trailers));

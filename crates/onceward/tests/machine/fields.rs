@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use onceward::event::{Answer, Decision, Event, Moment, Refusal, Step, Write};
-use onceward::fingerprint::ProfileId;
+use onceward::fingerprint::{Difference, ProfileId};
 use onceward::{
     Claim, Entered, Fence, Fingerprint, Key, OnLapse, Outcome, OwnerToken, Record, RecordFormat,
     RecoveryPoint, Reply, Scope, State, Terms, machine,
@@ -92,6 +92,9 @@ fn a_fingerprint_without_a_target_on_another_route_is_another_request() {
         written(machine::step(Some(&record), at(1), &Event::Settle { fence: record.fence, outcome }));
     let by_hand = Fingerprint::new(ProfileId::from_bytes([9; 8]), [1; 32]);
     let answer = |route| claimed(Some(&record), 2, &claim_of(by_hand, route), "B").answer;
-    assert_eq!(answer("POST /refunds"), Answer::Decision(Decision::Refuse(Refusal::Mismatch)));
+    assert_eq!(
+        answer("POST /refunds"),
+        Answer::Decision(Decision::Refuse(Refusal::Mismatch(Difference::Any)))
+    );
     assert!(matches!(answer("POST /payments"), Answer::Decision(Decision::Replay(_))));
 }

@@ -4,6 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use onceward::event::{Answer, Decision, Event, Expiry, Moment, Refusal, Write};
+use onceward::fingerprint::Difference;
 use onceward::store::{Due, Filter, Store, StoreError};
 use onceward::{Fence, MemoryStore, OnLapse, Outcome, Record, Reply, State, Timestamp};
 use onceward_testkit::scenario::{Act, Answered, Deed, Door, Ending, StoreDoor};
@@ -180,7 +181,8 @@ proptest! {
             let other = Happening::claim(&body, None, "A", record.terms.clone());
             let at = Moment { now: world.now, expiry_now: world.now };
             let step = other.step(Some(&record), at);
-            prop_assert_eq!(step.answer, Answer::Decision(Decision::Refuse(Refusal::Mismatch)));
+            let mismatch = Refusal::Mismatch(Difference::Content);
+            prop_assert_eq!(step.answer, Answer::Decision(Decision::Refuse(mismatch)));
             prop_assert_eq!(step.write, Write::Keep);
         }
     }

@@ -15,5 +15,6 @@
 mod arbitrary;
 mod fields;
 mod invariants;
+mod shadow;
 mod table;
 mod totality;

@@ -144,7 +144,7 @@ proptest! {
             Answer::Decision(
                 Decision::Execute
                 | Decision::Resume(_)
-                | Decision::Refuse(Refusal::Mismatch | Refusal::Incomparable),
+                | Decision::Refuse(Refusal::Mismatch(_) | Refusal::Incomparable),
             )
             | Answer::Applied
             | Answer::AlreadySettled(None)
@@ -235,7 +235,7 @@ proptest! {
         let Happening::Claim { fingerprint, .. } = &happening else { return Ok(()) };
         let step = happening.step(Some(&record), at);
         let other = record.fingerprint.compare(fingerprint) == Comparison::Different;
-        let refused = step.answer == Answer::Decision(Decision::Refuse(Refusal::Mismatch));
+        let refused = matches!(step.answer, Answer::Decision(Decision::Refuse(Refusal::Mismatch(_))));
         prop_assert_eq!(refused, other && !is_past_its_window(&record, at));
         if refused {
             prop_assert!(!writes(&step) && step.notice.is_none());
