@@ -5,7 +5,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::observe::Observation;
-use super::{EngineError, Inner};
+use super::outage::Call;
+use super::{EngineError, Inner, log};
 use crate::RecordId;
 use crate::event::{Answer, Event, Moment, Notice, Step, Write};
 use crate::record::{Record, State};
@@ -129,6 +130,7 @@ struct Told {
     answer: Answer,
     notice: Option<Notice>,
     from: Option<&'static str>,
+    lost: Option<Lost>,
 }
 
 /// What is believed at the beginning of a round.
@@ -159,7 +161,7 @@ impl Inner {
             let step = (self.machine)(record, believed.moment, event);
             let from = record.map(|record| record.state.name());
             let Step { write, answer, notice } = step;
-            let told = Told { answer, notice, from };
+            let told = Told { answer, notice, from, lost };
             let next = match (write, expected) {
                 (Write::Put(mut next), _) => {
                     // A record that an older version wrote is written in the newer format from here on.
@@ -167,14 +169,17 @@ impl Inner {
                     next
                 }
                 (Write::Keep, _) | (Write::Remove, None) => {
-                    return Ok(Applied { lost, ..self.applied(id, told, believed, Wrote::Nothing) });
+                    return Ok(self.applied(id, event, told, believed, Wrote::Nothing));
                 }
                 (Write::Remove, Some(version)) => {
                     let forgotten = self.store.forget(vec![(id, version)]).await;
-                    let count = forgotten.map_err(|error| failed(error.into(), Some(Lost { expected })))?;
+                    let count = forgotten.map_err(|error| {
+                        self.outages.failed(Call::Write, &error);
+                        failed(error.into(), Some(Lost { expected }))
+                    })?;
                     if count == 1 {
                         let gone = Believed { standing: None, asked: None, ..believed };
-                        return Ok(self.applied(id, told, gone, Wrote::Record));
+                        return Ok(self.applied(id, event, told, gone, Wrote::Record));
                     }
                     believed = self.look(id, patience).await.map_err(unseen)?;
                     conflicts += 1;
@@ -188,7 +193,8 @@ impl Inner {
                     let moment = self.store_clock.saw(now, sent);
                     let standing = Some(Standing { record: Arc::from(next), version });
                     let written = Believed { standing, moment, asked: Some(sent) };
-                    return Ok(Applied { lost, ..self.applied(id, told, written, Wrote::Record) });
+                    self.outages.answered(Call::Write);
+                    return Ok(self.applied(id, event, told, written, Wrote::Record));
                 }
                 Ok((Swapped::Conflict(seen), sent)) => {
                     believed = self.saw(seen, sent);
@@ -196,6 +202,7 @@ impl Inner {
                 }
                 Err(error @ StoreError::Ambiguous { .. }) => {
                     self.observe_ambiguous(id, event);
+                    self.outages.failed(Call::Write, &error);
                     let again = lost.replace(Lost { expected }).is_some();
                     if instant() >= patience.deadline {
                         return Err(failed(error.into(), lost));
@@ -209,6 +216,7 @@ impl Inner {
                 }
                 Err(error @ (StoreError::Unavailable { .. } | StoreError::Overloaded { .. })) => {
                     self.observe("", id, Observation::StoreError);
+                    self.outages.failed(Call::Write, &error);
                     let give_up = match patience.trying {
                         Trying::Claim => lost.is_none(),
                         Trying::On => false,
@@ -222,6 +230,10 @@ impl Inner {
                 }
                 Err(error @ (StoreError::Unreadable { .. } | StoreError::Refused { .. })) => {
                     self.observe("", id, Observation::StoreError);
+                    // What a settlement does about it is told by whoever settles.
+                    if !matches!(event, Event::Settle { .. }) {
+                        self.tell_of_record(id, record, &error);
+                    }
                     return Err(failed(error.into(), lost));
                 }
             }
@@ -250,11 +262,19 @@ impl Inner {
         let mut backoff = BACKOFF_FIRST;
         loop {
             let error = match self.within(patience, self.store.load(id)).await {
-                Ok((seen, sent)) => return Ok(self.saw(seen, sent)),
+                Ok((seen, sent)) => {
+                    self.outages.answered(Call::Read);
+                    return Ok(self.saw(seen, sent));
+                }
                 Err(error) => error,
             };
             self.observe("", id, Observation::StoreError);
             let hopeless = matches!(error, StoreError::Unreadable { .. } | StoreError::Refused { .. });
+            if hopeless {
+                self.tell_of_record(id, None, &error);
+            } else {
+                self.outages.failed(Call::Read, &error);
+            }
             if hopeless || instant() >= patience.deadline {
                 return Err(error);
             }
@@ -281,8 +301,30 @@ impl Inner {
         }
     }
 
-    fn applied(&self, id: RecordId, told: Told, believed: Believed, wrote: Wrote) -> Applied {
-        let Told { answer, notice, from } = told;
+    /// What the store says about one record, and not about itself.
+    fn tell_of_record(&self, id: RecordId, record: Option<&Record>, error: &StoreError) {
+        let about = log::About::new(id, record);
+        match error {
+            StoreError::Unreadable { why, .. } if self.outages.is_first_sight(id) => {
+                log::unreadable(about, why);
+            }
+            StoreError::Refused { reason } => log::refused(about, reason),
+            StoreError::Unreadable { .. }
+            | StoreError::Unavailable { .. }
+            | StoreError::Overloaded { .. }
+            | StoreError::Ambiguous { .. } => {}
+        }
+    }
+
+    fn applied(
+        &self,
+        id: RecordId,
+        event: &Event<'_>,
+        told: Told,
+        believed: Believed,
+        wrote: Wrote,
+    ) -> Applied {
+        let Told { answer, notice, from, lost } = told;
         let Believed { standing, moment, asked } = believed;
         let route = standing.as_ref().map_or("", |standing| standing.record.subject.route.as_str());
         match notice {
@@ -297,13 +339,15 @@ impl Inner {
         if answer == Answer::Fenced {
             self.observe(route, id, Observation::Fenced);
         }
+        let about = log::About::new(id, standing.as_ref().map(|standing| &*standing.record));
+        log::applied(about, &log::Applied { event, answer: &answer, notice, from, wrote, lost });
         if let (Some(standing), Some(asked)) = (&standing, asked) {
             self.cache.keep(id, &standing.record, asked);
             if let Some(shared) = &self.shared {
                 shared.offer(id, &standing.record, moment.now.before(instant().duration_since(asked)));
             }
         }
-        Applied { answer, standing, from, wrote, lost: None }
+        Applied { answer, standing, from, wrote, lost }
     }
 
     /// Whoever wrote it: that an outcome became unknown, and that it became known, is told here alone.
@@ -344,7 +388,10 @@ impl Inner {
     pub(super) fn observe(&self, route: &str, id: RecordId, what: Observation) {
         let told = catch_unwind(AssertUnwindSafe(|| self.observer.observe(route, id, what)));
         if told.is_err() {
-            tracing::error!(?what, "the observer panicked");
+            tracing::error!(
+                ?what,
+                "the engine's observer panicked: the request goes on, and what it counts may be wrong"
+            );
         }
     }
 }
