@@ -19,6 +19,7 @@ use super::Peer;
 use super::body::Body;
 use super::raw::{Raw, Shared};
 use super::refusal::{self, Refusal, Then};
+use crate::telemetry::access;
 
 /// An answer of the service, or a refusal.
 pub(super) type Answer<B> = Either<Full<Bytes>, B>;
@@ -105,6 +106,7 @@ where
 
     fn call(&self, mut request: Request<Incoming>) -> Self::Future {
         if let Some((refusal, then)) = self.admit(&mut request) {
+            access::refused(self.peer.address, refusal);
             return Handling::Refused { answer: Some(refusal.response(then)) };
         }
         let request = request.map(|incoming| Body::new(incoming, self.body_timeout));

@@ -17,6 +17,7 @@ mod keys;
 #[cfg(target_os = "linux")]
 mod late;
 mod ledger;
+mod logging;
 mod observing;
 mod peculiar;
 mod proxying;
