@@ -60,7 +60,7 @@ impl Probe {
         {
             return health;
         }
-        // An outage is told when it begins, and not whenever somebody asks.
+        // An outage is logged when it begins, and not at every probe.
         let known = last.is_some_and(|(_, health)| matches!(health, StoreHealth::Silent));
         let health = tokio::select! {
             biased;

@@ -109,7 +109,7 @@ async fn what_an_operator_decides_is_one_line_with_who_and_why() {
 }
 
 #[tokio::test]
-async fn a_text_that_somebody_chose_cannot_pass_for_a_line_of_the_log() {
+async fn a_text_that_an_operator_chose_cannot_pass_for_a_line_of_the_log() {
     let folder = tempfile::tempdir().unwrap();
     let ledger = Ledger::start(folder.path());
     let gateway = Gateway::start(folder.path(), ledger.address, &[]);
@@ -143,7 +143,7 @@ async fn lines_about_work_that_outlives_its_client_have_the_trace_that_the_clien
 async fn with_a_collector_every_line_about_a_request_has_its_own_trace_and_span() {
     let folder = tempfile::tempdir().unwrap();
     let ledger = Ledger::start(folder.path());
-    // Nobody listens there: spans are lost, and lines are not.
+    // Nothing listens there: spans are lost, and lines are not.
     let collector = Port::reserve();
     let otlp = format!("http://{}", collector.address);
     let gateway =
@@ -183,8 +183,8 @@ async fn the_access_log_has_a_line_for_each_answered_request_whatever_the_level(
     let expected = [
         ("POST", "/charges", 201, "executed", "-"),
         ("POST", "/charges", 201, "replayed", "-"),
-        ("POST", "/charges", 422, "refused", "idempotency_key_mismatch"),
-        ("GET", "/orders", 200, "passed", "-"),
+        ("POST", "/charges", 422, "refused", "idempotency_key_reused_with_different_payload"),
+        ("GET", "/orders", 201, "passed", "-"),
         ("GET", "/.well-known/idempotency/status/", 200, "published", "-"),
         ("-", "-", 400, "malformed", "-"),
     ]

@@ -230,7 +230,7 @@ impl Inner {
                 }
                 Err(error @ (StoreError::Unreadable { .. } | StoreError::Refused { .. })) => {
                     self.observe("", id, Observation::StoreError);
-                    // What a settlement does about it is told by whoever settles.
+                    // The caller of a settlement logs what it does about it.
                     if !matches!(event, Event::Settle { .. }) {
                         self.tell_of_record(id, record, &error);
                     }
@@ -386,6 +386,7 @@ impl Inner {
 
     /// Tells the observer. One that panics must not take an answer with it that is durable already.
     pub(super) fn observe(&self, route: &str, id: RecordId, what: Observation) {
+        tracing::trace!(route, %id, ?what, "counted");
         let told = catch_unwind(AssertUnwindSafe(|| self.observer.observe(route, id, what)));
         if told.is_err() {
             tracing::error!(

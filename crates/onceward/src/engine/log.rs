@@ -173,7 +173,7 @@ fn fenced(about: About<'_>, event: &Event<'_>) {
     );
 }
 
-/// Who spoke.
+/// Who caused the event.
 fn author<'a>(event: &'a Event<'_>) -> &'a str {
     match event {
         Event::Evidence { by, .. } | Event::Resolve { by, .. } => by,
@@ -269,7 +269,7 @@ pub(super) fn not_renewed(about: About<'_>, error: &EngineError) {
     );
 }
 
-/// Somebody let go of a reservation.
+/// A reservation was let go of.
 pub(super) fn dropped(about: About<'_>) {
     line!(
         warn,

@@ -1,5 +1,5 @@
 //! What an engine tells about itself. Metrics and tests listen here; keys and bodies are never told. Operators are told in
-//! words by `log.rs`, whoever listens here.
+//! words by `log.rs`, whatever observer there is.
 
 use crate::RecordId;
 

@@ -101,7 +101,7 @@ impl Outages {
         tracing::info!(failed_calls = failed, seconds, "the store answers again");
     }
 
-    /// Whether nobody was told yet that this record cannot be read.
+    /// Whether this record is seen to be unreadable for the first time.
     pub(super) fn is_first_sight(&self, id: RecordId) -> bool {
         let mut damaged = self.damaged.lock().unwrap_or_else(PoisonError::into_inner);
         damaged.len() < TOLD_MAX && damaged.insert(id)

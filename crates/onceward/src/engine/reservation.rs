@@ -244,7 +244,7 @@ impl Operation {
         self.held.read(|record| record.recovery_point.clone())
     }
 
-    /// Logs that the work was not begun, for whoever executes by other means than a call.
+    /// Logs that nothing of the work was sent.
     #[cfg(feature = "http")]
     pub(crate) fn tell_not_executed(&self, cause: &str) {
         self.held.read(|record| log::not_executed(log::About::new(self.held.id, Some(record)), cause));
