@@ -22,8 +22,9 @@ use tower_service::Service;
 
 use crate::front;
 use crate::proxy::{Proxy, ProxyError, Took, UpstreamBody};
+use crate::telemetry::access::Asked;
 use crate::telemetry::metrics::{InFlight, Metrics};
-use crate::telemetry::traces::{Ended, RequestSpan, Tracer};
+use crate::telemetry::traces::{Ended, RequestSpan, Tracer, log_span};
 
 /// What the proxy is sent.
 pub type Sent = Body<front::Body>;
@@ -36,10 +37,26 @@ pub struct Proven;
 
 impl OnError<ProxyError> for Proven {
     fn failure(&self, error: &ProxyError) -> Failure {
-        let failure = error.failure();
-        tracing::warn!(%error, proves = ?failure, "a keyed request got no answer from the upstream");
-        failure
+        error.failure()
     }
+
+    fn words(&self, error: &ProxyError) -> String {
+        words(error)
+    }
+}
+
+/// An error and what caused it, as far as its own words leave that out.
+fn words(error: &ProxyError) -> String {
+    let mut words = error.to_string();
+    let mut next = std::error::Error::source(error);
+    while let Some(cause) = next {
+        let cause_words = cause.to_string();
+        if !words.contains(&cause_words) {
+            words = format!("{words}: {cause_words}");
+        }
+        next = cause.source();
+    }
+    words
 }
 
 /// The service behind the listener. Its layer can be replaced while it runs. Cheap to clone; all clones are one.
@@ -89,9 +106,11 @@ impl Service<Request<front::Body>> for Gateway {
             // It travels with the request, because work under a key outlives this future.
             request.extensions_mut().insert(span.clone());
         }
-        let told = Told { in_flight: self.shared.metrics.in_flight(), span, came: instant() };
+        let log = log_span(&request, span.as_ref());
+        let asked = Asked::by(&request);
+        let told = Told { in_flight: self.shared.metrics.in_flight(), span, asked, came: instant() };
         let mut protected = Idempotency::clone(&self.shared.protected.load());
-        Answering { answer: protected.call(request), told: Some(told) }
+        Answering { answer: log.in_scope(|| protected.call(request)), log, told: Some(told) }
     }
 }
 
@@ -100,6 +119,8 @@ pin_project_lite::pin_project! {
     pub struct Answering {
         #[pin]
         answer: ResponseFuture<<Proxy<Sent> as Service<Request<Sent>>>::Future, UpstreamBody<Sent>, ProxyError>,
+        // Lines about the request are logged in it.
+        log: tracing::Span,
         // Nothing once it was told.
         told: Option<Told>,
     }
@@ -110,9 +131,10 @@ impl Future for Answering {
 
     fn poll(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
         let this = self.project();
+        let _log = this.log.enter();
         let answer = match ready!(this.answer.poll(context)) {
             Ok(response) => response.map(Either::Left),
-            Err(error) => failed(&error).map(Either::Right),
+            Err(error) => failed(&error, this.told.as_ref().map(|told| &told.asked)).map(Either::Right),
         };
         if let Some(told) = this.told.take() {
             told.answered(&answer);
@@ -131,18 +153,19 @@ impl std::fmt::Debug for Answering {
 struct Told {
     in_flight: InFlight,
     span: Option<RequestSpan>,
+    asked: Asked,
     came: Instant,
 }
 
 impl Told {
-    fn answered<B>(self, answer: &Response<B>) {
+    fn answered<B: http_body::Body>(self, answer: &Response<B>) {
         // Only an answer of the gateway's own, to a request without a key, says nothing.
         let (route, how, operation) = match answer.extensions().get::<Handled>() {
             Some(handled) => (&*handled.route, handled.how, handled.operation),
             None => ("", How::Passed, None),
         };
-        let metrics = self.in_flight.metrics();
-        metrics.request(route, how.into(), instant().duration_since(self.came).as_secs_f64());
+        let (metrics, took) = (self.in_flight.metrics(), instant().duration_since(self.came));
+        metrics.request(route, how.into(), took.as_secs_f64());
         if let Some(Took(took)) = answer.extensions().get() {
             metrics.upstream(route, took.as_secs_f64());
         }
@@ -152,14 +175,7 @@ impl Told {
             }
             span.end(Ended { route, status: answer.status(), decision: how.name() });
         }
-        tracing::debug!(
-            route,
-            handled = how.name(),
-            code = how.code(),
-            status = answer.status().as_u16(),
-            operation = operation.map(tracing::field::display),
-            "answered"
-        );
+        self.asked.answered(answer, took);
     }
 }
 
@@ -177,15 +193,29 @@ fn broken_off(error: &ProxyError) -> Option<&front::BodyError> {
 
 /// The answer to a request that got none from the upstream and is not protected: it has no key, or the store is away and its
 /// route lets it pass.
-fn failed(error: &ProxyError) -> Response<Full<Bytes>> {
+fn failed(error: &ProxyError, asked: Option<&Asked>) -> Response<Full<Bytes>> {
     let failure = error.failure();
     let body = broken_off(error);
-    match body {
+    let (method, path) = (asked.map(Asked::method), asked.map(Asked::path));
+    match (body, failure) {
         // Nothing is wrong with the upstream.
-        Some(body) => tracing::debug!(error = %body, "a request without a key was not sent whole"),
-        None => {
-            tracing::warn!(%error, proves = ?failure, "an unprotected request got no answer from the upstream");
+        (Some(body), _) => {
+            tracing::debug!(method, path, cause = %body, "a client did not send its request whole");
         }
+        (None, Failure::NotExecuted) => tracing::warn!(
+            method,
+            path,
+            cause = words(error),
+            next = "look at the upstream, and at the address that is configured for it",
+            "an unprotected request was not sent: the upstream was not reached"
+        ),
+        (None, Failure::TimedOut | Failure::Broken) => tracing::warn!(
+            method,
+            path,
+            cause = words(error),
+            next = "look at the log of the upstream: nothing is remembered here of a request that is not protected",
+            "an unprotected request got no whole answer from the upstream: it may have been executed"
+        ),
     }
     let (status, code, title) = match (failure, error, body) {
         (_, ProxyError::Target, _) => {

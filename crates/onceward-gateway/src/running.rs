@@ -182,15 +182,21 @@ impl Running {
             }
         };
         match ended {
-            Ok(Ended::Drained) => tracing::info!("every request was answered"),
+            Ok(Ended::Drained) => tracing::info!("stopping: every request was answered"),
             Ok(Ended::CutOff { connections }) => {
-                tracing::warn!(connections, "some connections were cut off when the drain time was over");
+                tracing::warn!(
+                    connections,
+                    next = "raise limits.drain, and the time that the gateway has to stop, if requests take this long",
+                    "stopping: connections were cut off because limits.drain was over; operations among them were logged as unknown"
+                );
             }
-            Err(error) => tracing::error!(%error, "the listener panicked, which is a bug: please report it"),
+            Err(error) => {
+                tracing::error!(cause = %error, "the listener panicked, which is a bug: please report it")
+            }
         }
         self.stage.send_replace(Stage::Over);
         if let Err(error) = self.operators.await {
-            tracing::error!(%error, "the admin listener panicked, which is a bug: please report it");
+            tracing::error!(cause = %error, "the admin listener panicked, which is a bug: please report it");
         }
         self.tracer.shut_down().await;
         self.store.close().await;

@@ -236,10 +236,22 @@ impl Default for Limits {
 pub struct Telemetry {
     /// The form of its log, on standard error.
     pub logs: LogFormat,
+    /// Whether every answered request is logged.
+    pub access: AccessLog,
     /// How much it logs: a level, or directives of `tracing-subscriber`'s filter. Empty means `info`.
     pub level: String,
     /// Where traces go (OTLP over HTTP), such as `http://127.0.0.1:4318`. Nothing where they go nowhere.
     pub otlp: Option<String>,
+}
+
+/// Whether every answered request is logged.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum AccessLog {
+    /// One line for each, at the target `access`.
+    On,
+    /// None.
+    #[default]
+    Off,
 }
 
 /// The form of a log.

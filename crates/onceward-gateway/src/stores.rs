@@ -40,7 +40,9 @@ impl Opened {
                 Self::Memory(Arc::default())
             }
             StoreUrl::Sqlite(path) => {
-                Self::Sqlite(SqliteStore::open(path, onceward_sqlite::Options::default())?)
+                let options =
+                    onceward_sqlite::Options { on_fatal: Arc::new(stop_the_process), ..Default::default() };
+                Self::Sqlite(SqliteStore::open(path, options)?)
             }
             StoreUrl::Postgres(url) => {
                 let options = onceward_postgres::Options {
@@ -114,6 +116,17 @@ impl Opened {
     }
 }
 
+/// A sync has failed, so the disk may have lost what was acknowledged. The log writes each line before it goes on, so this one
+/// is not lost with the process.
+fn stop_the_process(cause: &str) {
+    tracing::error!(
+        cause,
+        next = "see to the disk, then start the gateway again: it recovers what the journal holds",
+        "the embedded store cannot trust its disk any more: the process is stopped at once"
+    );
+    std::process::abort();
+}
+
 /// Says at the start what the database's settings mean for the promise, where they weaken it. Redis' store does so itself.
 async fn tell(url: &PostgresUrl) {
     match onceward_postgres::examine(url).await {
@@ -126,7 +139,11 @@ async fn tell(url: &PostgresUrl) {
                 }
             }
         }
-        Err(error) => tracing::warn!(%error, "the database's settings could not be looked at"),
+        Err(error) => tracing::warn!(
+            cause = %error,
+            next = "run `onceward check`, which looks at them again",
+            "the database's settings could not be looked at: whether they weaken the promise is not known"
+        ),
     }
 }
 

@@ -159,7 +159,7 @@ impl PostgresStore {
             if let Err(error) = task.await
                 && error.is_panic()
             {
-                tracing::error!("a task of the store ended in a panic");
+                tracing::error!("a task of the PostgreSQL store panicked, which is a bug: please report it");
             }
         }
     }

@@ -66,8 +66,8 @@ impl Dialer {
             match self.connect_with(&config).await {
                 Err(Dialed::NotPassedOn) => {
                     tracing::warn!(
-                        "the server or a pooler takes no statement_timeout with the connection: set it on the role, \
-                         as docs/postgres.md says"
+                        next = "set it on the role, as docs/postgres.md says",
+                        "the server or a pooler takes no statement_timeout with the connection: a statement that hangs is not ended"
                     );
                     self.limits_refused.store(true, Ordering::Relaxed);
                 }

@@ -101,7 +101,11 @@ impl Inner {
                 tracing::info!(cache = %self.url, "connected to the shared cache");
             }
             Err(failure) => {
-                tracing::warn!(cache = %self.url, reason = failure.reason(), "the shared cache is away");
+                tracing::warn!(
+                    cache = %self.url,
+                    cause = failure.reason(),
+                    "the shared cache cannot be reached: replays are read from the store, and it is tried again"
+                );
             }
         }
         self.connecting.store(false, Ordering::Release);

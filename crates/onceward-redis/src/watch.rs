@@ -44,7 +44,11 @@ impl Inner {
             tracing::info!(server = %self.server, "connected to Redis again");
         }
         if let Err(failure) = self.check().await {
-            tracing::warn!(server = %self.server, reason = failure.reason(), "Redis' markers could not be read");
+            tracing::warn!(
+                server = %self.server,
+                cause = failure.reason(),
+                "whether Redis has lost records could not be looked at: it is tried again"
+            );
             return CONNECT_EVERY;
         }
         LOOK_EVERY
@@ -59,7 +63,10 @@ impl Inner {
         match self.guard.judge(&markers, &seen) {
             Sight::Whole => self.guard.believe(&self.guard.known(), &there),
             Sight::Accepted(generation) => {
-                tracing::warn!(server = %self.server, "an operator has accepted that Redis lost records: going on");
+                tracing::warn!(
+                    server = %self.server,
+                    "an operator has accepted that Redis lost records: keys are served again, and those that were lost execute again"
+                );
                 self.guard.believe(&generation, &there);
             }
             Sight::Lost(what) => self.lost(&what, Loss::Marker),
@@ -74,7 +81,12 @@ impl Inner {
     pub(crate) fn lost(&self, what: &str, loss: Loss) {
         if self.guard.lose(what, loss) {
             self.counters.losses.count();
-            tracing::error!(server = %self.server, what, "Redis has lost records: nothing is served until that is accepted");
+            tracing::error!(
+                server = %self.server,
+                cause = what,
+                next = "find out which operations were lost, then run `onceward store accept-loss`",
+                "Redis has lost records: every request with a key is refused until that is accepted"
+            );
         }
     }
 }

@@ -81,7 +81,7 @@ impl<'c> Folder<'c> {
         while let Some(table) = recent.next_sealed() {
             let Err(error) = self.fold(&table) else {
                 if std::mem::take(&mut troubled) {
-                    tracing::info!(path = ?self.path, "the database can be written again");
+                    tracing::info!(path = ?self.path, "the embedded store's database can be written again");
                 }
                 recent.folded();
                 next();
@@ -94,8 +94,9 @@ impl<'c> Folder<'c> {
             let reason = error::explain(&error, self.path);
             if !std::mem::replace(&mut troubled, true) {
                 tracing::warn!(
-                    reason,
-                    "the database could not be written: the journal keeps what was acknowledged"
+                    cause = reason,
+                    next = "see to the disk, or end the program that holds the file: claims are refused once the journal is full",
+                    "the embedded store's database could not be written: the journal keeps what was acknowledged, and it is tried again"
                 );
             }
             let given_up = recent.not_folded(&StoreError::Unavailable { reason });
@@ -161,7 +162,7 @@ impl<'c> Folder<'c> {
         if !self.connection.is_autocommit()
             && let Err(error) = self.rollback.execute([])
         {
-            tracing::error!(%error, path = ?self.path, "a transaction could not be rolled back");
+            tracing::error!(cause = %error, path = ?self.path, "a transaction of the embedded store could not be rolled back: it is tried again");
         }
     }
 
@@ -176,7 +177,10 @@ impl<'c> Folder<'c> {
             Err(error) if error::concerns(&error) == Concerns::Process => return Err(error),
             // The log keeps what could not be moved, and nothing is lost: the next time may do better.
             Err(error) => {
-                tracing::warn!(reason = error::explain(&error, self.path), "the log could not be moved");
+                tracing::warn!(
+                    cause = error::explain(&error, self.path),
+                    "SQLite's write-ahead log could not be moved into the database: it grows until that works, and nothing is lost"
+                );
             }
         }
         Ok(())
@@ -188,7 +192,10 @@ impl<'c> Folder<'c> {
             Ok(()) => Ended::Complete,
             Err(error) => {
                 let reason = error::explain(&error, self.path);
-                tracing::warn!(reason, "the journal is left for the next start");
+                tracing::warn!(
+                    cause = reason,
+                    "the journal could not be closed: the next start reads it again"
+                );
                 Ended::Partly
             }
         }
@@ -202,7 +209,10 @@ impl<'c> Folder<'c> {
             // Another program still reads; the next start moves the log.
             Err(error) => {
                 let reason = error::explain(&error, self.path);
-                tracing::warn!(reason, "the log is left for the next start");
+                tracing::warn!(
+                    cause = reason,
+                    "SQLite's write-ahead log could not be emptied: the next start does it"
+                );
                 Ok(())
             }
         }

@@ -38,7 +38,10 @@ pub(crate) fn run(connection: &Connection, path: &Path, queue: &Queue<Load>) -> 
         if loads.len() > 1
             && let Err(error) = begin.execute([])
         {
-            tracing::warn!(reason = explain(&error, path), "loads could not share one look at the file");
+            tracing::warn!(
+                cause = explain(&error, path),
+                "reads could not share one transaction: each is done alone, and more slowly"
+            );
         }
         loads.drain(..).for_each(|load| serve(load, &mut select, path));
         if !connection.is_autocommit() {

@@ -278,7 +278,11 @@ fn configure(
 fn empty_log(connection: &Connection, path: &Path) -> rusqlite::Result<()> {
     match connection.wal_checkpoint_v2(Some(rusqlite::MAIN_DB), CheckpointMode::TRUNCATE) {
         Err(error) if error.sqlite_error_code() == Some(rusqlite::ErrorCode::DatabaseBusy) => {
-            tracing::warn!(?path, "another program reads the store: the log of the last run stays in use");
+            tracing::warn!(
+                ?path,
+                next = "end the program that has the file open, such as a sqlite3 shell",
+                "another program reads the embedded store: SQLite's write-ahead log of the last run stays in use"
+            );
             Ok(())
         }
         other => other.map(drop),

@@ -144,7 +144,7 @@ fn ready(connection: &mut Connection, path: &Path, options: &Options) -> Result<
         tracing::info!(
             operations = left.latest.len(),
             ?path,
-            "the journal of the last run is folded into the database"
+            "the last run ended without writing its journal into the database: that is done now"
         );
         folder.fold(&Table::of(left.generation, left.latest)).map_err(failed)?;
     }
@@ -213,7 +213,10 @@ impl Helpers {
                 // Who waits for room is not kept waiting for the hook.
                 recent.over(&StoreError::Unavailable { reason: message.clone() });
                 on_fatal(&message);
-                tracing::error!(message, "the store has stopped");
+                tracing::error!(
+                    cause = message,
+                    "the embedded store has stopped: it refuses everything until it is opened again"
+                );
                 all.abandon(&message);
                 Ended::Partly
             })
@@ -277,7 +280,10 @@ fn join<T>(thread: JoinHandle<T>) -> Option<T> {
     let name = thread.thread().name().unwrap_or("onceward").to_owned();
     let ended = thread.join().ok();
     if ended.is_none() {
-        tracing::error!(name, "a thread of the store ended in a panic");
+        tracing::error!(
+            thread = name,
+            "a thread of the embedded store panicked, which is a bug: please report it"
+        );
     }
     ended
 }

@@ -72,14 +72,14 @@ impl Writer {
             return;
         }
         if let Err(error) = self.recent.wait_until_it_can_be_sealed() {
-            tracing::warn!(%error, "the journal is left for the next start");
+            tracing::warn!(cause = %error, "the journal could not be written into the database: the next start does it");
         }
         self.fold();
         self.recent.close();
         if end_the_others() == Ended::Complete {
             // One that stays says nothing new to the next start.
             if let Err(error) = self.journal.remove() {
-                tracing::warn!(%error, path = ?self.path, "the journal could not be removed");
+                tracing::warn!(cause = %error, path = ?self.path, "the journal could not be removed: the next start finds nothing new in it");
             }
         }
     }
@@ -98,7 +98,10 @@ impl Writer {
         if let Err(error) = batch.decide(jobs, &self.recent, self.limit.bytes) {
             // Every later look would show the past.
             let reason = error::explain(&error, &self.path);
-            tracing::error!(reason, "the store has stopped");
+            tracing::error!(
+                cause = reason,
+                "the embedded store has stopped: it refuses everything until it is opened again"
+            );
             return Err(self.stop(jobs, batch, &reason, StoreError::Unavailable { reason: reason.clone() }));
         }
         if !batch.frame.is_empty() {
@@ -112,7 +115,10 @@ impl Writer {
                 Err(Failed::NotConfirmed(error)) => {
                     let message = error::fatal(&error, &self.path);
                     (self.on_fatal)(&message);
-                    tracing::error!(message, "the store has stopped");
+                    tracing::error!(
+                        cause = message,
+                        "the embedded store has stopped: it refuses everything until it is opened again"
+                    );
                     let unknown = StoreError::Ambiguous { reason: message.clone() };
                     return Err(self.stop(jobs, batch, &message, unknown));
                 }

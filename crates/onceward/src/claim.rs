@@ -36,7 +36,7 @@ pub(crate) struct RequestLine {
 
 impl fmt::Debug for RequestLine {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        // A path can name a person or a customer: it is shown to operators who ask, not to logs.
+        // A path can name a person or a customer: operators are shown it, but a debug form can get anywhere.
         f.debug_struct("RequestLine").field("method", &self.method).finish_non_exhaustive()
     }
 }

@@ -340,7 +340,6 @@ pub(super) async fn resolve(
     }
     let operated = shared.engine.resolve(id, fence, resolution, &caller.name, reason).await?;
     let applied = applied(id, operated)?;
-    tracing::info!(%id, by = caller.name, ?verdict, "an operator resolved an operation");
     Ok(shown_operation(id, &applied))
 }
 
@@ -362,7 +361,13 @@ pub(super) async fn expire(
     let ExpireBody { reason } = input::json(body).await?;
     let reason = given(&reason)?;
     let applied = applied(id, shared.engine.expire(id, operation.opened()).await?)?;
-    tracing::info!(%id, by = caller.name, reason, "an operator ended the window of an operation");
+    let operation = applied.record.operation(id);
+    tracing::info!(
+        %operation,
+        by = caller.name,
+        reason,
+        "an operator ended the window of an operation: soon a retry with its key executes again"
+    );
     Ok(shown_operation(id, &applied))
 }
 

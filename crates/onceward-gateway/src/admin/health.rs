@@ -60,22 +60,37 @@ impl Probe {
         {
             return health;
         }
+        // An outage is logged when it begins, and not at every probe.
+        let known = last.is_some_and(|(_, health)| matches!(health, StoreHealth::Silent));
         let health = tokio::select! {
             biased;
             loaded = engine.load(PROBED) => match loaded {
                 Ok(_) => StoreHealth::Answering,
                 Err(error) => {
-                    tracing::warn!(%error, "not ready: the store failed");
+                    not_ready(known, &error);
                     StoreHealth::Silent
                 }
             },
             () = sleep(PATIENCE) => {
-                tracing::warn!("not ready: the store did not answer within {PATIENCE:?}");
+                not_ready(known, &format_args!("the store did not answer within {PATIENCE:?}"));
                 StoreHealth::Silent
             }
         };
+        if known && matches!(health, StoreHealth::Answering) {
+            tracing::info!("the gateway is ready again: the store answers");
+        }
         *last = Some((instant(), health));
         health
+    }
+}
+
+fn not_ready(known: bool, cause: &dyn std::fmt::Display) {
+    if !known {
+        tracing::warn!(
+            %cause,
+            next = "see to the store: until it answers, GET /readyz says 503",
+            "the gateway is not ready: the store does not answer"
+        );
     }
 }
 

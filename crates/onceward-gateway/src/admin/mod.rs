@@ -143,7 +143,7 @@ pub async fn serve(listener: TcpListener, state: AdminState, stop: impl Future<O
                     });
                 }
                 Err(error) => {
-                    tracing::warn!(%error, "the admin listener could not accept a connection");
+                    tracing::warn!(cause = %error, "the admin listener could not accept a connection: it is tried again");
                     sleep(ACCEPT_PAUSE).await;
                 }
             }
@@ -155,7 +155,7 @@ pub async fn serve(listener: TcpListener, state: AdminState, stop: impl Future<O
     }
     tokio::select! {
         () = graceful.shutdown() => {}
-        () = sleep(LAST_ANSWERS) => tracing::warn!("some answers of the admin listener were cut off"),
+        () = sleep(LAST_ANSWERS) => tracing::warn!("stopping: answers of the admin listener were cut off"),
     }
 }
 

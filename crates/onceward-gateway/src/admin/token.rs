@@ -114,8 +114,8 @@ impl Tokens {
             Some(path) => read_or_make(&path)?,
             None => {
                 tracing::warn!(
-                    "no token is configured and there is no place to keep one: nobody can change operations; \
-                     configure [[admin.tokens]]"
+                    next = "configure [[admin.tokens]]",
+                    "no token is configured and there is no place to keep one: operations cannot be changed"
                 );
                 made()?
             }

@@ -17,6 +17,8 @@ use clap::ArgMatches;
 use clap::error::ErrorKind;
 
 use crate::config::{ConfigErrors, Sources};
+use crate::settings::LogFormat;
+use crate::telemetry::logs;
 
 pub use self::args::command;
 
@@ -92,7 +94,12 @@ fn dispatch(
     match matches.subcommand() {
         Some(("serve", matches)) => {
             let loaded = args::sources(matches, variables)?.load()?;
-            Ok(block_on(crate::serve::run(loaded))??)
+            let format = loaded.settings.telemetry.logs;
+            block_on(crate::serve::run(loaded))?.map_err(|error| match format {
+                // A program reads every line.
+                LogFormat::Json if logs::failed(&*error) => Failure::Told,
+                LogFormat::Json | LogFormat::Text => Failure::Failed(error),
+            })
         }
         Some(("demo", _)) => Ok(block_on(crate::demo::run())??),
         Some(("check", matches)) => {

@@ -164,6 +164,8 @@ pub(super) struct Logs {
     pub format: LogFormat,
     /// How much: `error`, `warn`, `info`, `debug`, `trace`, or directives such as `info,hyper=debug`.
     pub level: Level,
+    /// Whether each answered request is a line of its own, whatever the level.
+    pub access: bool,
 }
 
 /// The form of a log.
@@ -228,7 +230,7 @@ impl Default for Admin {
 
 impl Default for Logs {
     fn default() -> Self {
-        Self { format: LogFormat::Text, level: Level("info".to_owned()) }
+        Self { format: LogFormat::Text, level: Level("info".to_owned()), access: false }
     }
 }
 

@@ -114,6 +114,7 @@ pub(super) fn settings(
                 LogFormat::Text => settings::LogFormat::Text,
                 LogFormat::Json => settings::LogFormat::Json,
             },
+            access: if document.logs.access { settings::AccessLog::On } else { settings::AccessLog::Off },
             level: document.logs.level.0.clone(),
             otlp: document.traces.otlp.as_ref().map(|url| url.0.clone()),
         },

@@ -134,8 +134,9 @@ async fn pace(error: &io::Error) {
         return;
     }
     tracing::error!(
-        %error,
-        "no connection can be accepted: raise the limit on open files, or lower limits.connections"
+        cause = %error,
+        next = "raise the limit on open files, or lower limits.connections",
+        "no connection can be accepted: it is tried again twice a second"
     );
     sleep(ACCEPT_PAUSE).await;
 }
@@ -145,6 +146,6 @@ fn log_panic(ended: Result<(), JoinError>) {
     if let Err(error) = ended
         && error.is_panic()
     {
-        tracing::error!("a connection ended in a panic, which is a bug: please report it");
+        tracing::debug!("a connection ended in a panic, which was logged");
     }
 }

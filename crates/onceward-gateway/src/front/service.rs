@@ -22,6 +22,7 @@ use super::fields::is_host;
 use super::raw::{Raw, Shared};
 use super::refusal::{self, Refusal, Then};
 use super::streams::{Stream, Streams};
+use crate::telemetry::access;
 
 pin_project_lite::pin_project! {
     /// An answer of the service, or a refusal.
@@ -167,6 +168,7 @@ impl<S> Handler<S> {
         S: Service<Request<Body>, Response = Response<B>, Error = Infallible> + Clone,
     {
         if let Some((refusal, then)) = self.admit(&mut request) {
+            access::refused(self.peer.address, refusal);
             return Step::Refused { answer: Some(refusal.response(then)) };
         }
         let request = request.map(|incoming| Body::new(incoming, self.body_timeout));

@@ -117,7 +117,7 @@ fn client_config(upstream: &Upstream) -> Result<Arc<ClientConfig>, UpstreamError
         None => {
             let found = rustls_native_certs::load_native_certs();
             for error in &found.errors {
-                tracing::warn!(%error, "some of this machine's root certificates cannot be read");
+                tracing::warn!(cause = %error, "a root certificate of this machine cannot be read: it is not trusted for the upstream");
             }
             roots.add_parsable_certificates(found.certs);
             if roots.is_empty() {

@@ -1,6 +1,9 @@
-//! The gateway's log, on standard error: for people, or one JSON object a line for programs.
+//! The gateway's log, on standard error: for people, or one JSON object a line for programs, panics included.
 //!
 //! A request that is traced is logged inside a span that has its trace id, so that every line within it has it too.
+
+use std::backtrace::{Backtrace, BacktraceStatus};
+use std::panic::PanicHookInfo;
 
 use tracing::Subscriber;
 use tracing_subscriber::filter::ParseError;
@@ -9,7 +12,8 @@ use tracing_subscriber::layer::SubscriberExt as _;
 use tracing_subscriber::util::{SubscriberInitExt as _, TryInitError};
 use tracing_subscriber::{EnvFilter, Layer as _, Registry, fmt};
 
-use crate::settings::{LogFormat, Telemetry};
+use super::json::JsonLines;
+use crate::settings::{AccessLog, LogFormat, Telemetry};
 
 /// How much is logged where nothing is said: the libraries below are quieter than the gateway itself, and the exporter
 /// of traces must not be traced for each of its own calls.
@@ -36,7 +40,29 @@ pub enum LogsError {
 /// Sets up the process's log.
 pub fn start(telemetry: &Telemetry) -> Result<(), LogsError> {
     subscriber(telemetry, std::io::stderr)?.try_init()?;
+    std::panic::set_hook(Box::new(log_panic));
     Ok(())
+}
+
+/// Logs why the process ends. False where there is no log that could take it.
+pub fn failed(error: &(dyn std::error::Error + Send + Sync)) -> bool {
+    let taken = tracing::enabled!(tracing::Level::ERROR);
+    tracing::error!(cause = %error, "the gateway failed, and ends");
+    taken
+}
+
+/// A panic is a line like any other: the usual text on standard error would be none.
+fn log_panic(panic: &PanicHookInfo<'_>) {
+    let backtrace = Backtrace::capture();
+    let captured = backtrace.status() == BacktraceStatus::Captured;
+    tracing::error!(
+        cause = panic.payload_as_str().unwrap_or("a value that is no text"),
+        place = panic.location().map(tracing::field::display),
+        thread = std::thread::current().name(),
+        backtrace = captured.then_some(tracing::field::display(&backtrace)),
+        next = "please report it: it is a bug",
+        "a thread panicked"
+    );
 }
 
 /// What writes the log, to wherever it should go.
@@ -45,17 +71,16 @@ where
     W: for<'a> MakeWriter<'a> + Send + Sync + 'static,
 {
     let level = if telemetry.level.trim().is_empty() { USUAL } else { telemetry.level.trim() };
-    let filter =
-        EnvFilter::try_new(level).map_err(|why| LogsError::Level { level: level.to_owned(), why })?;
+    let refused = |why| LogsError::Level { level: level.to_owned(), why };
+    // The access log is asked for by its own key, whatever the level.
+    let access = match telemetry.access {
+        AccessLog::On => "access=info",
+        AccessLog::Off => "access=off",
+    };
+    let filter = EnvFilter::try_new(level).map_err(refused)?.add_directive(access.parse().map_err(refused)?);
     let lines = match telemetry.logs {
         LogFormat::Text => fmt::layer().with_ansi(false).with_writer(writer).boxed(),
-        LogFormat::Json => fmt::layer()
-            .json()
-            .flatten_event(true)
-            .with_current_span(true)
-            .with_span_list(false)
-            .with_writer(writer)
-            .boxed(),
+        LogFormat::Json => fmt::layer().json().event_format(JsonLines::new()).with_writer(writer).boxed(),
     };
     Ok(Registry::default().with(lines.with_filter(filter)))
 }

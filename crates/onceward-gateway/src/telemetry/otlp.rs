@@ -108,7 +108,7 @@ fn connector() -> Result<TlsConnector, rustls::Error> {
     let mut roots = RootCertStore::empty();
     let found = rustls_native_certs::load_native_certs();
     for error in &found.errors {
-        tracing::warn!(%error, "some of the machine's certificates could not be read");
+        tracing::warn!(cause = %error, "a root certificate of this machine cannot be read: it is not trusted for the collector");
     }
     roots.add_parsable_certificates(found.certs);
     let provider = Arc::new(rustls::crypto::ring::default_provider());

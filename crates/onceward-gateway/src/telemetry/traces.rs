@@ -25,8 +25,33 @@ use crate::settings::Telemetry;
 
 /// Where OTLP over HTTP takes traces.
 const TRACES: &str = "/v1/traces";
+/// Where a client names the trace that its request belongs to.
+const TRACEPARENT: &str = "traceparent";
 /// What the last spans may take to be sent when the process ends.
 const FLUSH: Duration = Duration::from_secs(5);
+
+/// The name of a request's span in the log.
+pub(super) const LOG_SPAN: &str = "request";
+
+/// The span that lines about a request are logged in: with the ids of its own trace, with the trace that its client names, or
+/// with nothing.
+pub fn log_span<B>(request: &Request<B>, traced: Option<&RequestSpan>) -> tracing::Span {
+    if let Some(traced) = traced {
+        return traced.log();
+    }
+    if !request.headers().contains_key(TRACEPARENT) {
+        return tracing::Span::none();
+    }
+    let named = TraceContextPropagator::new()
+        .extract_with_context(&Context::new(), &HeaderExtractor(request.headers()));
+    let span = named.span();
+    match span.span_context() {
+        context if context.is_valid() => {
+            tracing::error_span!(LOG_SPAN, trace_id = %context.trace_id())
+        }
+        _ => tracing::Span::none(),
+    }
+}
 
 /// Starts spans, or does nothing at all. Cheap to clone.
 #[derive(Clone, Default)]
@@ -112,8 +137,10 @@ impl Tracer {
         let ended = tokio::task::spawn_blocking(move || on.provider.shutdown_with_timeout(FLUSH)).await;
         match ended {
             Ok(Ok(())) => {}
-            Ok(Err(error)) => tracing::warn!(%error, "the last traces could not be sent"),
-            Err(error) => tracing::warn!(%error, "the exporter of traces panicked"),
+            Ok(Err(error)) => {
+                tracing::warn!(cause = %error, "stopping: the last traces could not be sent to the collector")
+            }
+            Err(error) => tracing::warn!(cause = %error, "stopping: the exporter of traces panicked"),
         }
     }
 }
@@ -143,9 +170,12 @@ impl RequestSpan {
         self.context.span().span_context().trace_id().to_string()
     }
 
-    /// A span for the log: every line that is written within it has the trace id.
-    pub fn log(&self) -> tracing::Span {
-        tracing::info_span!("request", trace_id = %self.trace_id())
+    /// A span for the log: every line that is written within it has the ids. At the highest level, so that no level that is
+    /// configured leaves it out of the lines that are logged.
+    fn log(&self) -> tracing::Span {
+        let span = self.context.span();
+        let context = span.span_context();
+        tracing::error_span!(LOG_SPAN, trace_id = %context.trace_id(), span_id = %context.span_id())
     }
 
     /// Notes which operation the request is about.

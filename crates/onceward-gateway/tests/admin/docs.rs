@@ -54,3 +54,30 @@ async fn every_endpoint_of_the_page_is_there() {
     }
     assert_eq!(found, 11);
 }
+
+/// Everything that the crates are made of.
+fn sources(folder: &std::path::Path, into: &mut String) {
+    for entry in std::fs::read_dir(folder).unwrap() {
+        let path = entry.unwrap().path();
+        if path.is_dir() && !path.ends_with("tests") {
+            sources(&path, into);
+        } else if path.extension().is_some_and(|extension| extension == "rs") {
+            into.push_str(&std::fs::read_to_string(path).unwrap());
+        }
+    }
+}
+
+#[test]
+fn every_line_of_the_log_that_the_page_lists_is_one_that_is_logged() {
+    let mut code = String::new();
+    sources(std::path::Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/..")), &mut code);
+    let mut found = 0;
+    for line in PAGE.lines() {
+        let mut cells = line.split(" | ");
+        let Some("| info" | "| warn" | "| error") = cells.next() else { continue };
+        let message = cells.next().unwrap();
+        assert!(code.contains(&format!("\"{message}\"")), "nothing logs {message:?}");
+        found += 1;
+    }
+    assert!(found >= 20, "{found}");
+}

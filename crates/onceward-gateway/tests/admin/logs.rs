@@ -44,7 +44,7 @@ fn a_line_has_the_trace_id_of_its_request_in_both_forms() {
     let lines = logged(&Telemetry { logs: LogFormat::Json, ..Telemetry::default() });
     let line: Value = serde_json::from_str(&lines).unwrap();
     assert_eq!((&line["message"], &line["status"]), (&"answered".into(), &201.into()));
-    assert_eq!(line["span"]["trace_id"], "4bf92f3577b34da6a3ce929d0e0e4736");
+    assert_eq!(line["trace_id"], "4bf92f3577b34da6a3ce929d0e0e4736");
 }
 
 #[test]
@@ -53,4 +53,28 @@ fn a_level_that_cannot_be_read_is_refused_with_an_example() {
     let nonsense = Telemetry { level: "onceward=loud".to_owned(), ..Telemetry::default() };
     let error = logs::subscriber(&nonsense, std::io::sink).err().unwrap();
     assert!(error.to_string().contains("warn,onceward=debug"), "{error}");
+}
+
+const PANICKING: &str = "ONCEWARD_TEST_PANICKING";
+
+/// The hook is the process's, so this test is a process of its own: it starts itself again.
+#[test]
+fn a_panic_is_a_line_of_the_log_and_nothing_else_is_printed() {
+    if std::env::var_os(PANICKING).is_some() {
+        logs::start(&Telemetry { logs: LogFormat::Json, ..Telemetry::default() }).unwrap();
+        let worker = std::thread::Builder::new().name("worker".to_owned());
+        assert!(worker.spawn(|| panic!("it is\nbroken")).unwrap().join().is_err());
+        return;
+    }
+    let itself = std::process::Command::new(std::env::current_exe().unwrap())
+        .args(["--exact", "logs::a_panic_is_a_line_of_the_log_and_nothing_else_is_printed", "--nocapture"])
+        .env(PANICKING, "1")
+        .env_remove("RUST_BACKTRACE")
+        .output()
+        .unwrap();
+    let said = String::from_utf8(itself.stderr).unwrap();
+    let line: Value = serde_json::from_str(&said).unwrap_or_else(|error| panic!("{error}: {said}"));
+    assert_eq!((&line["level"], &line["cause"]), (&"ERROR".into(), &"it is\nbroken".into()));
+    assert_eq!((&line["message"], &line["thread"]), (&"a thread panicked".into(), &"worker".into()));
+    assert!(line["place"].as_str().unwrap().contains("logs.rs"), "{line}");
 }

@@ -20,6 +20,7 @@ mod keys;
 mod late;
 mod ledger;
 mod lingering;
+mod logging;
 mod observing;
 mod peculiar;
 mod peers;

@@ -203,7 +203,10 @@ impl<R: Read + Seek> Part<R> {
             let Some(candidate) = self.candidate(at, format, least)? else { continue };
             if !candidate.header_is_proven() {
                 let Some(left) = to_hash.checked_sub(u64::from(candidate.length)) else {
-                    tracing::warn!(at, "the journal holds content that imitates frames: it is passed over");
+                    tracing::warn!(
+                        at,
+                        "the journal holds replies that imitate the journal's own format: they are passed over, and nothing is lost"
+                    );
                     return Ok(());
                 };
                 to_hash = left;

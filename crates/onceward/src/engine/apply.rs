@@ -5,7 +5,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::observe::Observation;
-use super::{EngineError, Inner};
+use super::outage::Call;
+use super::{EngineError, Inner, log};
 use crate::RecordId;
 use crate::claim::Claim;
 use crate::event::{Answer, Event, Moment, Notice, Step, Write};
@@ -132,6 +133,7 @@ struct Told {
     from: Option<&'static str>,
     /// Whether the event is about a shadow, though its record may be gone by now.
     shadow: bool,
+    lost: Option<Lost>,
 }
 
 /// What is believed at the beginning of a round.
@@ -163,7 +165,7 @@ impl Inner {
             let step = (self.machine)(record, believed.moment, event);
             let from = record.map(|record| record.state.name());
             let Step { write, answer, notice } = step;
-            let told = Told { answer, notice, from, shadow };
+            let told = Told { answer, notice, from, shadow, lost };
             let next = match (write, expected) {
                 (Write::Put(mut next), _) => {
                     // A record that an older version wrote is written in the newer format from here on.
@@ -171,14 +173,17 @@ impl Inner {
                     next
                 }
                 (Write::Keep, _) | (Write::Remove, None) => {
-                    return Ok(Applied { lost, ..self.applied(id, told, believed, Wrote::Nothing) });
+                    return Ok(self.applied(id, event, told, believed, Wrote::Nothing));
                 }
                 (Write::Remove, Some(version)) => {
                     let forgotten = self.store.forget(vec![(id, version)]).await;
-                    let count = forgotten.map_err(|error| failed(error.into(), Some(Lost { expected })))?;
+                    let count = forgotten.map_err(|error| {
+                        self.outages.failed(Call::Write, &error);
+                        failed(error.into(), Some(Lost { expected }))
+                    })?;
                     if count == 1 {
                         let gone = Believed { standing: None, asked: None, ..believed };
-                        return Ok(self.applied(id, told, gone, Wrote::Record));
+                        return Ok(self.applied(id, event, told, gone, Wrote::Record));
                     }
                     believed = self.look(id, patience).await.map_err(unseen)?;
                     conflicts += 1;
@@ -192,7 +197,8 @@ impl Inner {
                     let moment = self.store_clock.saw(now, sent);
                     let standing = Some(Standing { record: Arc::from(next), version });
                     let written = Believed { standing, moment, asked: Some(sent) };
-                    return Ok(Applied { lost, ..self.applied(id, told, written, Wrote::Record) });
+                    self.outages.answered(Call::Write);
+                    return Ok(self.applied(id, event, told, written, Wrote::Record));
                 }
                 Ok((Swapped::Conflict(seen), sent)) => {
                     believed = self.saw(seen, sent);
@@ -200,6 +206,7 @@ impl Inner {
                 }
                 Err(error @ StoreError::Ambiguous { .. }) => {
                     self.observe_ambiguous(id, event);
+                    self.outages.failed(Call::Write, &error);
                     let again = lost.replace(Lost { expected }).is_some();
                     if instant() >= patience.deadline {
                         return Err(failed(error.into(), lost));
@@ -213,6 +220,7 @@ impl Inner {
                 }
                 Err(error @ (StoreError::Unavailable { .. } | StoreError::Overloaded { .. })) => {
                     self.observe("", id, Observation::StoreError);
+                    self.outages.failed(Call::Write, &error);
                     let give_up = match patience.trying {
                         Trying::Claim => lost.is_none(),
                         Trying::On => false,
@@ -226,6 +234,10 @@ impl Inner {
                 }
                 Err(error @ (StoreError::Unreadable { .. } | StoreError::Refused { .. })) => {
                     self.observe("", id, Observation::StoreError);
+                    // The caller of a settlement logs what it does about it.
+                    if !matches!(event, Event::Settle { .. }) {
+                        self.tell_of_record(id, record, &error);
+                    }
                     return Err(failed(error.into(), lost));
                 }
             }
@@ -266,11 +278,19 @@ impl Inner {
         let mut backoff = BACKOFF_FIRST;
         loop {
             let error = match self.within(patience, self.store.load(id)).await {
-                Ok((seen, sent)) => return Ok(self.saw(seen, sent)),
+                Ok((seen, sent)) => {
+                    self.outages.answered(Call::Read);
+                    return Ok(self.saw(seen, sent));
+                }
                 Err(error) => error,
             };
             self.observe("", id, Observation::StoreError);
             let hopeless = matches!(error, StoreError::Unreadable { .. } | StoreError::Refused { .. });
+            if hopeless {
+                self.tell_of_record(id, None, &error);
+            } else {
+                self.outages.failed(Call::Read, &error);
+            }
             if hopeless || instant() >= patience.deadline {
                 return Err(error);
             }
@@ -297,8 +317,30 @@ impl Inner {
         }
     }
 
-    fn applied(&self, id: RecordId, told: Told, believed: Believed, wrote: Wrote) -> Applied {
-        let Told { answer, notice, from, shadow } = told;
+    /// What the store says about one record, and not about itself.
+    fn tell_of_record(&self, id: RecordId, record: Option<&Record>, error: &StoreError) {
+        let about = log::About::new(id, record);
+        match error {
+            StoreError::Unreadable { why, .. } if self.outages.is_first_sight(id) => {
+                log::unreadable(about, why);
+            }
+            StoreError::Refused { reason } => log::refused(about, reason),
+            StoreError::Unreadable { .. }
+            | StoreError::Unavailable { .. }
+            | StoreError::Overloaded { .. }
+            | StoreError::Ambiguous { .. } => {}
+        }
+    }
+
+    fn applied(
+        &self,
+        id: RecordId,
+        event: &Event<'_>,
+        told: Told,
+        believed: Believed,
+        wrote: Wrote,
+    ) -> Applied {
+        let Told { answer, notice, from, shadow, lost } = told;
         let Believed { standing, moment, asked } = believed;
         let shadow = shadow || standing.as_ref().is_some_and(|standing| standing.record.subject.is_shadow());
         let route = standing.as_ref().map_or("", |standing| standing.record.subject.route.as_str());
@@ -316,13 +358,15 @@ impl Inner {
         if answer == Answer::Fenced {
             self.observe(route, id, Observation::Fenced);
         }
+        let about = log::About::new(id, standing.as_ref().map(|standing| &*standing.record));
+        log::applied(about, &log::Applied { event, answer: &answer, notice, from, wrote, lost });
         if let (Some(standing), Some(asked)) = (&standing, asked) {
             self.cache.keep(id, &standing.record, asked);
             if let Some(shared) = &self.shared {
                 shared.offer(id, &standing.record, moment.now.before(instant().duration_since(asked)));
             }
         }
-        Applied { answer, standing, from, wrote, lost: None }
+        Applied { answer, standing, from, wrote, lost }
     }
 
     /// Whoever wrote it: that an outcome became unknown, and that it became known, is told here alone.
@@ -361,9 +405,13 @@ impl Inner {
 
     /// Tells the observer. One that panics must not take an answer with it that is durable already.
     pub(super) fn observe(&self, route: &str, id: RecordId, what: Observation) {
+        tracing::trace!(route, %id, ?what, "counted");
         let told = catch_unwind(AssertUnwindSafe(|| self.observer.observe(route, id, what)));
         if told.is_err() {
-            tracing::error!(?what, "the observer panicked");
+            tracing::error!(
+                ?what,
+                "the engine's observer panicked: the request goes on, and what it counts may be wrong"
+            );
         }
     }
 }

@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use tokio::runtime::Handle;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, oneshot};
+use tracing::{Instrument as _, Span};
 
 use super::apply::{Applied, Patience, Start, Wrote};
 use super::observe::Observation;
@@ -29,7 +30,7 @@ impl Engine {
         }
         inner.accepting()?;
         let (answer, answered) = oneshot::channel();
-        tokio::spawn(async move {
+        let work = async move {
             let owner = claim.owner.unwrap_or_else(|| inner.instance.next_owner());
             let claimed = inner.claim(id, &claim, owner, Start::Absent).await;
             // Nobody waits here: whoever is refused gives up at once.
@@ -40,7 +41,8 @@ impl Engine {
             let unclaimed = if claim.owner.is_some() { Unclaimed::Keep } else { Unclaimed::GiveBack };
             // A caller that has gone away drops what it is handed, and that is what gives the key back.
             drop(answer.send(claimed.map(|claimed| Handed::new(claimed, unclaimed))));
-        });
+        };
+        tokio::spawn(work.instrument(Span::current()));
         answered.await.unwrap_or(Err(EngineError::Stopping)).and_then(Handed::take)
     }
 
@@ -94,16 +96,15 @@ impl Drop for Handed {
         if self.unclaimed == Unclaimed::Keep {
             return drop(reservation.into_held());
         }
-        self.runtime.spawn(async move {
+        let give_back = async move {
             let outcome = Outcome::Retryable("the caller left before it had begun".to_owned());
             let (inner, id) = (reservation.inner(), reservation.id());
-            match reservation.settle(outcome).await {
-                Ok(_) => inner.observe("", id, Observation::GivenBack),
-                Err(error) => {
-                    tracing::warn!(%id, %error, "a claim without a caller is still being given back")
-                }
+            // Where it could not be stored, that was logged.
+            if reservation.settle(outcome).await.is_ok() {
+                inner.observe("", id, Observation::GivenBack);
             }
-        });
+        };
+        self.runtime.spawn(give_back.instrument(Span::current()));
     }
 }
 

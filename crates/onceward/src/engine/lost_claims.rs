@@ -334,7 +334,8 @@ impl Inner {
                 if matches!(full, Full::Now) {
                     tracing::error!(
                         limit = self.limits.lost_claims,
-                        "the list of lost claims is full: those that do not fit and were written will be unknown when their leases lapse, although nothing was executed; raise `Limits::lost_claims`, or find out why the store does not answer"
+                        next = "find out why the store does not answer, or raise `Limits::lost_claims`",
+                        "the list of lost claims is full: those that do not fit and were written are unknown when their leases lapse, although nothing was executed"
                     );
                 }
             }

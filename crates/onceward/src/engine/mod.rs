@@ -18,10 +18,12 @@ mod cache;
 mod claiming;
 mod clock;
 mod identity;
+mod log;
 mod lost_claims;
 mod observe;
 mod operate;
 mod options;
+mod outage;
 #[cfg(feature = "http")]
 mod pass_through;
 mod reservation;
@@ -37,7 +39,7 @@ use std::time::Duration;
 use tokio::sync::{Semaphore, watch};
 
 pub use self::identity::IdentityRefused;
-pub use self::observe::{Observation, Observer, Traced};
+pub use self::observe::{Observation, Observer};
 pub use self::operate::{By, Operated, Settled};
 pub use self::options::{EngineOptions, IdentityChange, Limits, OptionsError, Sweeping};
 pub use self::reservation::{Operation, Reservation, Tenure};
@@ -50,6 +52,7 @@ use self::cache::Cache;
 use self::clock::StoreClock;
 use self::identity::{Asked, Recognised};
 use self::lost_claims::LostClaims;
+use self::outage::Outages;
 #[cfg(feature = "http")]
 pub(crate) use self::pass_through::Entry as PassThroughEntry;
 #[cfg(feature = "http")]
@@ -149,6 +152,7 @@ struct Inner {
     executions: Arc<Semaphore>,
     attached: Arc<Semaphore>,
     lost_claims: Arc<LostClaims>,
+    outages: Outages,
     stop: watch::Sender<Stage>,
 }
 
@@ -293,6 +297,7 @@ impl Engine {
             executions: Arc::new(Semaphore::new(limits.executions.min(Semaphore::MAX_PERMITS))),
             attached: Arc::new(Semaphore::new(limits.attached.min(Semaphore::MAX_PERMITS))),
             lost_claims: LostClaims::new(limits.lost_claims),
+            outages: Outages::default(),
             stop: watch::channel(Stage::Open).0,
             instance: options.instance,
             limits,

@@ -1,8 +1,9 @@
-//! What an engine tells about itself. Metrics, logs and tests listen here; keys and bodies are never told.
+//! What an engine tells about itself. Metrics and tests listen here; keys and bodies are never told. Operators are told in
+//! words by `log.rs`, whatever observer there is.
 
 use crate::RecordId;
 
-/// Hears of everything that an engine does. Must not block.
+/// Hears of everything that an engine does. Must not block. What an operator must know is logged by the engine itself.
 pub trait Observer: Send + Sync + 'static {
     /// Something happened on a route. The id is all zeros where there is no operation.
     fn observe(&self, route: &str, id: RecordId, what: Observation);
@@ -77,45 +78,7 @@ pub enum Observation {
     SuspiciousKey,
 }
 
-/// Logs what is out of the ordinary. An engine's observer unless another is set; one that counts can pass on to it.
-#[derive(Debug, Clone, Copy, Default)]
-pub struct Traced;
-
-impl Observer for Traced {
-    fn observe(&self, route: &str, id: RecordId, what: Observation) {
-        match what {
-            Observation::Contradiction | Observation::DeadLettered | Observation::ExpirySuspended => {
-                tracing::error!(route, %id, ?what, "needs an operator");
-            }
-            Observation::Fenced
-            | Observation::Lapsed
-            | Observation::Lost
-            | Observation::Panicked
-            | Observation::TooLate
-            | Observation::AmbiguousClaim
-            | Observation::AmbiguousWrite
-            | Observation::LostClaimDropped
-            | Observation::StoreError => tracing::warn!(route, %id, ?what, "out of the ordinary"),
-            Observation::Created
-            | Observation::Reclaimed
-            | Observation::Resumed
-            | Observation::Replayed
-            | Observation::ReplayedFromCache
-            | Observation::Mismatch
-            | Observation::InProgress
-            | Observation::Unknown
-            | Observation::Uncompared
-            | Observation::Swept
-            | Observation::Completed
-            | Observation::Released
-            | Observation::ReconcileScheduled
-            | Observation::Reconciled
-            | Observation::GivenBack
-            | Observation::AttachWoken
-            | Observation::KeyMissing
-            | Observation::KeyInvalid
-            | Observation::ScopeMissing
-            | Observation::SuspiciousKey => tracing::trace!(route, %id, ?what),
-        }
-    }
+/// Hears nothing.
+impl Observer for () {
+    fn observe(&self, _: &str, _: RecordId, _: Observation) {}
 }

@@ -5,15 +5,16 @@ use std::time::Duration;
 
 use super::apply::{Applied, Patience, Standing, Start};
 use super::claiming::promised;
+use super::outage::Call;
 use super::reservation::Tenure;
-use super::{Engine, EngineError, Inner, Ran};
+use super::{Engine, EngineError, Inner, Ran, log};
 use crate::claim::Claim;
 use crate::codec::Unreadable;
 use crate::event::{Answer, Decision, Event, Resolution, Write};
 use crate::outcome::{Outcome, RecoveryPoint, Reply};
 use crate::record::{Fence, Record, State};
-use crate::store::{Page, Scan, Stamped, StoreError, Swapped, Version};
-use crate::time::instant;
+use crate::store::{Page, Scan, Seen, Stamped, StoreError, Swapped, Version};
+use crate::time::{Instant, instant};
 use crate::{Key, OwnerToken, RecordId, Scope, Timestamp};
 
 /// Where an operation stands after an owner settled it.
@@ -57,8 +58,7 @@ pub enum Operated {
 impl Engine {
     /// The record behind an id, with its version.
     pub async fn load(&self, id: RecordId) -> Result<Option<Stamped>, EngineError> {
-        let sent = instant();
-        let seen = self.inner.store.load(id).await?;
+        let (seen, sent) = self.inner.load(id).await?;
         self.inner.store_clock.saw(seen.now, sent);
         Ok(seen.record)
     }
@@ -66,15 +66,14 @@ impl Engine {
     /// The record of a key in a scope, unless its window is over: then the key names nothing yet.
     pub async fn look_up(&self, scope: &Scope, key: &Key) -> Result<Option<Record>, EngineError> {
         let id = self.inner.identity.id_of(scope, key);
-        let sent = instant();
-        let seen = self.inner.store.load(id).await?;
+        let (seen, sent) = self.inner.load(id).await?;
         let moment = self.inner.store_clock.saw(seen.now, sent);
         Ok(seen.record.map(|stamped| stamped.record).filter(|record| !record.is_spent(moment)))
     }
 
     /// Lists records, of every namespace in the store. The store's own note of its identity is not one.
     pub async fn list(&self, scan: Scan) -> Result<Page, EngineError> {
-        let mut page = self.inner.store.scan(scan).await?;
+        let mut page = self.inner.scan(scan).await?;
         page.entries.retain(|entry| entry.id != RecordId::IDENTITY);
         Ok(page)
     }
@@ -175,6 +174,21 @@ impl Operated {
 }
 
 impl Inner {
+    /// Reads a record, and when it was asked for.
+    async fn load(&self, id: RecordId) -> Result<(Seen, Instant), StoreError> {
+        let sent = instant();
+        let seen = self.store.load(id).await;
+        self.outages.heard(Call::Read, seen.as_ref().err());
+        Ok((seen?, sent))
+    }
+
+    /// Reads a page of a list.
+    pub(super) async fn scan(&self, scan: Scan) -> Result<Page, StoreError> {
+        let page = self.store.scan(scan).await;
+        self.outages.heard(Call::Read, page.as_ref().err());
+        page
+    }
+
     async fn operate(&self, id: RecordId, event: &Event<'_>) -> Result<Applied, EngineError> {
         if id == RecordId::IDENTITY {
             let reason = format!("{id} is where the store remembers its identity, and no operation");
@@ -221,7 +235,10 @@ impl Inner {
         let moment = self.store_clock.saw(seen.now, sent);
         let next = Record::replaced(moment, verdict, by, reason, self.record_format);
         match self.store.swap(id, Some(version), next.clone()).await? {
-            Swapped::Applied { version, .. } => Ok(Operated::Applied(Stamped { record: next, version })),
+            Swapped::Applied { version, .. } => {
+                log::replaced(log::About::new(id, Some(&next)), by, reason);
+                Ok(Operated::Applied(Stamped { record: next, version }))
+            }
             Swapped::Conflict(seen) => Ok(Operated::Conflict(seen.record)),
         }
     }

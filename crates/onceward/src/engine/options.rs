@@ -4,7 +4,7 @@ use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::observe::{Observer, Traced};
+use super::observe::Observer;
 use super::shared::SharedCache;
 use crate::event::{Event, Expiry, Moment, Step};
 use crate::machine;
@@ -51,7 +51,7 @@ impl EngineOptions {
             limits: Limits::default(),
             sweeping: Sweeping::default(),
             identity_change: IdentityChange::Refuse,
-            observer: Arc::new(Traced),
+            observer: Arc::new(()),
             clock: Arc::new(SystemClock),
             machine: Arc::new(machine::step),
             shared_cache: None,

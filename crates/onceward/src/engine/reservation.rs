@@ -5,9 +5,12 @@ use std::ops::Deref;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
+use tracing::{Instrument as _, Span};
+
 use super::apply::{Applied, Failed, Patience, Standing, Start};
 use super::operate::{By, Settled, settled};
-use super::{EngineError, Inner};
+use super::running::Kept;
+use super::{EngineError, Inner, log};
 use crate::event::{Answer, Event};
 use crate::outcome::{Outcome, RecoveryPoint};
 use crate::record::{Fence, Record};
@@ -159,8 +162,14 @@ impl Reservation {
         let held = self.operation.held.clone();
         let outcome = held.inner.within_limits(outcome);
         let settled = held.settle(outcome.clone(), held.inner.limits.settle_patience).await;
-        if settled.is_err() {
-            tokio::spawn(async move { held.inner.settle_late(&held, outcome).await });
+        if let Err(error) = &settled {
+            held.read(|record| log::not_stored(log::About::new(held.id, Some(record)), error));
+            let late = async move {
+                if held.inner.settle_late(&held, outcome).await == Kept::Yes {
+                    held.read(|record| log::stored_late(log::About::new(held.id, Some(record))));
+                }
+            };
+            tokio::spawn(late.instrument(Span::current()));
         }
         settled
     }
@@ -177,7 +186,8 @@ impl Reservation {
 impl Drop for Reservation {
     fn drop(&mut self) {
         if self.settled == Settlement::Open {
-            tracing::warn!(id = %self.id(), "a reservation was dropped unsettled: its outcome will be unknown");
+            let held = &self.operation.held;
+            held.read(|record| log::dropped(log::About::new(held.id, Some(record))));
         }
     }
 }
@@ -232,6 +242,12 @@ impl Operation {
     /// The last phase that was committed. Work begins after it.
     pub fn recovery_point(&self) -> Option<RecoveryPoint> {
         self.held.read(|record| record.recovery_point.clone())
+    }
+
+    /// Logs that nothing of the work was sent.
+    #[cfg(feature = "http")]
+    pub(crate) fn tell_not_executed(&self, cause: &str) {
+        self.held.read(|record| log::not_executed(log::About::new(self.held.id, Some(record)), cause));
     }
 
     /// Extends the lease. An engine that runs the work does so by itself.

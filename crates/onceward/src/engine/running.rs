@@ -9,13 +9,14 @@ use std::time::Duration;
 
 use futures_util::FutureExt as _;
 use tokio::sync::oneshot;
+use tracing::{Instrument as _, Span};
 
 use super::apply::Start;
 use super::attach::Wake;
 use super::observe::Observation;
 use super::operate::{By, Settled};
 use super::reservation::{Held, Operation, Tenure};
-use super::{Claimed, EngineError, Inner, Ran, Stage};
+use super::{Claimed, EngineError, Inner, Ran, Stage, log};
 use crate::RecordId;
 use crate::claim::Claim;
 use crate::event::Refusal;
@@ -51,7 +52,7 @@ impl Inner {
         let (answer, answered) = oneshot::channel();
         let (inner, claim) = (self.clone(), claim.clone());
         // Boxed here, because spawning moves what it is given several times, and this is some kilobytes.
-        tokio::spawn(Box::pin(async move {
+        let work = Box::pin(async move {
             // Always a new owner, whatever name the claim has: the work is detached, so whoever asks again under its own
             // name would be told to execute beside it.
             let owner = inner.instance.next_owner();
@@ -72,7 +73,9 @@ impl Inner {
                 Err(error) => tell(answer, Err(error)),
             }
             drop(permit);
-        }));
+        });
+        // Lines that are logged about the work name the request that it was begun for.
+        tokio::spawn(work.instrument(Span::current()));
         answered.await.unwrap_or(Err(EngineError::Stopping))
     }
 
@@ -88,6 +91,7 @@ impl Inner {
     {
         if let Some(why) = self.refuse_to_begin(held) {
             self.observe(&claim.route, held.id, Observation::TooLate);
+            held.read(|record| log::not_executed(log::About::new(held.id, Some(record)), why));
             return self.finish(held, claim, Outcome::Retryable(why.to_owned()), (wake, answer)).await;
         }
         let operation = Operation { held: held.clone() };
@@ -126,8 +130,8 @@ impl Inner {
             matches!((&ran, &outcome), (Ran::Unknown(_), Outcome::Completed(_) | Outcome::Retryable(_)));
         drop(wake);
         tell(answer, Ok(Round::Done(ran)));
-        if unsettled {
-            self.settle_late(held, outcome).await;
+        if unsettled && self.settle_late(held, outcome).await == Kept::Yes {
+            held.read(|record| log::stored_late(log::About::new(held.id, Some(record))));
         }
     }
 
@@ -174,6 +178,7 @@ impl Inner {
         tokio::select! {
             biased;
             ended = work => if let Ok(outcome) = ended {
+                // Where it changes what was stored as unknown, that is told already.
                 self.settle_late(held, self.within_limits(outcome)).await;
             },
             () = sleep(self.limits.linger) => {}
@@ -228,12 +233,15 @@ impl Inner {
                 match held.settle(Outcome::done_not_kept(why.as_str()), self.limits.settle_patience).await {
                     Ok(_) => self.observe(&claim.route, held.id, Observation::Lost),
                     Err(error) => {
-                        tracing::error!(id = %held.id, %error, "a refused reply could not be noted")
+                        held.read(|record| log::not_stored(log::About::new(held.id, Some(record)), &error));
                     }
                 }
                 Ran::Unknown(why)
             }
-            Err(error) => Ran::Unknown(format!("the outcome could not be stored: {error}")),
+            Err(error) => {
+                held.read(|record| log::not_stored(log::About::new(held.id, Some(record)), &error));
+                Ran::Unknown(format!("the outcome could not be stored: {error}"))
+            }
         }
     }
 
@@ -248,17 +256,30 @@ impl Inner {
         }
     }
 
-    pub(super) async fn settle_late(&self, held: &Held, outcome: Outcome) {
+    pub(super) async fn settle_late(&self, held: &Held, outcome: Outcome) -> Kept {
         let route = held.read(|record| record.subject.route.clone());
-        match held.settle(outcome, self.limits.settle_give_up).await {
+        match held.settle(outcome.clone(), self.limits.settle_give_up).await {
             Ok(Settled::Completed { by: By::This, .. }) => {
                 self.observe(&route, held.id, Observation::Completed);
             }
             Ok(Settled::Retryable) => self.observe(&route, held.id, Observation::Released),
-            Ok(Settled::Completed { .. } | Settled::Unknown | Settled::Fenced) => {}
-            Err(error) => tracing::error!(id = %held.id, %error, "a late outcome could not be stored"),
+            Ok(Settled::Completed { .. } | Settled::Unknown | Settled::Fenced) => return Kept::No,
+            Err(error) => {
+                held.read(|record| {
+                    log::never_stored(log::About::new(held.id, Some(record)), &outcome, &error);
+                });
+                return Kept::No;
+            }
         }
+        Kept::Yes
     }
+}
+
+/// Whether the record has the outcome that was to be stored late.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Kept {
+    Yes,
+    No,
 }
 
 enum Watched {
@@ -276,6 +297,7 @@ async fn renew_until_over(held: &Held, timeout: Duration) -> Watched {
     let lease = held.lease();
     // The lease has run since the claim was sent, and a slow store takes as long again to renew it.
     let (mut pause, mut left) = ((lease / 2).saturating_sub(held.age()), timeout);
+    let mut failing = false;
     loop {
         sleep(pause.min(left)).await;
         left = deadline.saturating_duration_since(instant());
@@ -289,12 +311,14 @@ async fn renew_until_over(held: &Held, timeout: Duration) -> Watched {
         };
         left = deadline.saturating_duration_since(instant());
         match renewed {
-            Ok(Tenure::Held) => pause = lease / 2,
+            Ok(Tenure::Held) => (pause, failing) = (lease / 2, false),
             Ok(Tenure::Over) => return Watched::Over,
             // The store is away. It is asked again soon, because a quarter of the lease is left at most; if it lapses
             // meanwhile the work goes on, and its outcome is settled by its fence.
             Err(error) => {
-                tracing::warn!(id = %held.id, %error, "a lease could not be renewed");
+                if !std::mem::replace(&mut failing, true) {
+                    held.read(|record| log::not_renewed(log::About::new(held.id, Some(record)), &error));
+                }
                 pause = lease / 16;
             }
         }

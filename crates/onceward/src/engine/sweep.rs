@@ -9,7 +9,7 @@ use std::time::Duration;
 use super::apply::{Patience, Standing, Start};
 use super::observe::Observation;
 use super::options::Sweeping;
-use super::{Engine, EngineError, Inner, Stage};
+use super::{Engine, EngineError, Inner, Stage, log};
 use crate::RecordId;
 use crate::event::{Answer, Event, Write};
 use crate::store::{Cursor, Due, Scan, Which};
@@ -74,7 +74,7 @@ async fn keep_sweeping(inner: Weak<Inner>, due: Due, every: Duration) {
             Ok((_, None)) if due == Due::Reconcile => return,
             Ok((_, None)) => (every, None),
             Err(error) => {
-                tracing::warn!(?due, %error, "sweeping failed, and is tried again later");
+                tracing::debug!(?due, %error, "sweeping failed, and is tried again later");
                 (every, None)
             }
         };
@@ -102,9 +102,11 @@ impl Inner {
     ) -> Result<(SweepReport, Option<Cursor>), EngineError> {
         let scan = Scan { which: Which::Due(due), after, limit: self.sweeping.batch };
         let sent = instant();
-        let page = self.store.scan(scan).await?;
+        let page = self.scan(scan).await?;
         let moment = self.store_clock.saw(page.now, sent);
-        if due == Due::Expired && moment.expiry_now < moment.now {
+        let suspended = moment.expiry_now < moment.now;
+        self.outages.expiry(suspended.then(|| moment.now.since(moment.expiry_now)));
+        if due == Due::Expired && suspended {
             self.observe("", RecordId::IDENTITY, Observation::ExpirySuspended);
             return Ok((SweepReport::default(), None));
         }
@@ -112,10 +114,16 @@ impl Inner {
         let mut report = SweepReport { looked_at: page.entries.len(), ..SweepReport::default() };
         let mut spent = Vec::new();
         for entry in page.entries {
-            let Ok(record) = entry.record else {
-                self.observe("", entry.id, Observation::StoreError);
-                report.unreadable += 1;
-                continue;
+            let record = match entry.record {
+                Ok(record) => record,
+                Err(why) => {
+                    self.observe("", entry.id, Observation::StoreError);
+                    if self.outages.is_first_sight(entry.id) {
+                        log::unreadable(log::About::new(entry.id, None), &why);
+                    }
+                    report.unreadable += 1;
+                    continue;
+                }
             };
             let step = (self.machine)(Some(&record), moment, &event);
             match step.write {
@@ -139,7 +147,7 @@ impl Inner {
                         Ok(_) => {}
                         // One bad row must not hide those behind it; a store that is away fails the next call, too.
                         Err(failed) => {
-                            tracing::warn!(id = %entry.id, error = %failed.error, "a record could not be swept");
+                            tracing::debug!(id = %entry.id, error = %failed.error, "a record was not swept");
                             report.unreadable += 1;
                         }
                     }

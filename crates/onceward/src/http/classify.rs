@@ -1,5 +1,7 @@
 //! What becomes of an answer, and of no answer.
 
+use std::fmt;
+
 use ::http::{HeaderMap, StatusCode};
 
 use super::header::OUTCOME;
@@ -52,7 +54,10 @@ impl Class {
         let classes = [Self::Completed, Self::Retryable, Self::Unknown];
         let class = classes.into_iter().find(|class| word.as_bytes().trim_ascii() == class.name().as_bytes());
         if class.is_none() {
-            tracing::warn!("an answer has an Onceward-Outcome other than completed, retryable or unknown");
+            tracing::warn!(
+                next = "correct the service: it must say completed, retryable or unknown",
+                "the service's Onceward-Outcome header has another word than it may have: the status of its answer decides"
+            );
         }
         class
     }
@@ -69,18 +74,27 @@ pub enum Failure {
     Broken,
 }
 
-/// Says what an inner service's error means. Closures do.
+/// Says what an inner service's error means. Closures do, for errors that can be displayed.
 pub trait OnError<E>: Send + Sync + 'static {
     /// What the error says about the operation.
     fn failure(&self, error: &E) -> Failure;
+
+    /// The error in words, without keys, bodies and credentials. The record keeps them as the cause, up to 512 bytes, operators
+    /// are shown them, and they are logged. A closure, and [`Unsure`], take what the error displays.
+    fn words(&self, error: &E) -> String;
 }
 
 impl<E, F> OnError<E> for F
 where
+    E: fmt::Display,
     F: Fn(&E) -> Failure + Send + Sync + 'static,
 {
     fn failure(&self, error: &E) -> Failure {
         self(error)
+    }
+
+    fn words(&self, error: &E) -> String {
+        error.to_string()
     }
 }
 
@@ -88,9 +102,13 @@ where
 #[derive(Debug, Clone, Copy, Default)]
 pub struct Unsure;
 
-impl<E> OnError<E> for Unsure {
+impl<E: fmt::Display> OnError<E> for Unsure {
     fn failure(&self, _: &E) -> Failure {
         Failure::Broken
+    }
+
+    fn words(&self, error: &E) -> String {
+        error.to_string()
     }
 }
 

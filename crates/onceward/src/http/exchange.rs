@@ -50,6 +50,8 @@ const PASSING_RETRY: Duration = Duration::from_secs(1);
 
 /// No registered content coding has a longer name; more of one is not told to clients.
 const CODING_CHARS: usize = 32;
+/// Why nothing was sent where it took too long until the service could take it.
+const NOT_READY: &str = "the service was not ready in time, and was not called";
 
 /// An answer, and what it says about the request.
 type Answered = (Response<Whole>, How);
@@ -193,7 +195,13 @@ impl<C> Exchange<C> {
         let claim = policy.claim((scope.clone(), key.clone()), fingerprint, route, *attach);
         let claim = claim.map(|claim| claim.request_line(parts.method.as_str(), parts.uri.path()));
         // The same call was made with the same settings when the layer was made.
-        claim.inspect_err(|error| tracing::error!(%error, "a checked policy was refused")).ok()
+        let refused = |error: &crate::claim::ClaimError| {
+            tracing::error!(
+                cause = %error,
+                "a route's policy was refused after it had been checked, which is a bug: please report it"
+            );
+        };
+        claim.inspect_err(refused).ok()
     }
 
     /// Keeps the client no longer than the route allows. Nothing where it was kept that long.
@@ -318,27 +326,29 @@ impl<C> Exchange<C> {
         // Half a lease after the claim nothing is sent any more: somebody may soon think that this one is dead.
         let ready = tokio::select! {
             biased;
-            ready = std::future::poll_fn(|context| inner.poll_ready(context)) => ready.is_ok(),
-            () = async { sleep(operation.begin_within()).await } => false,
+            ready = std::future::poll_fn(|context| inner.poll_ready(context)) => ready.map_err(|error| {
+                format!("the service was not called, because it failed to get ready: {}", self.on_error.words(&error))
+            }),
+            () = async { sleep(operation.begin_within()).await } => Err(NOT_READY.to_owned()),
         };
-        if !ready || operation.begin_within().is_zero() {
-            return Outcome::Retryable(
-                "the inner service was not ready in time, and was not called".to_owned(),
-            );
+        match ready {
+            Err(why) => return not_executed(operation, why),
+            Ok(()) if operation.begin_within().is_zero() => {
+                return not_executed(operation, NOT_READY.to_owned());
+            }
+            Ok(()) => {}
         }
         let Some(mut request) = envelope.take() else {
             return Outcome::lost("the request had been sent already");
         };
         let method = request.method().clone();
         introduce(&mut request, operation);
-        let called = inner.call(request).await.map_err(|error| self.on_error.failure(&error));
-        match called {
+        let told = |error: S::Error| (self.on_error.failure(&error), self.on_error.words(&error));
+        match inner.call(request).await.map_err(told) {
             Ok(response) => self.settle(&method, response, sight).await,
-            Err(Failure::NotExecuted) => {
-                Outcome::Retryable("the inner service's error proves that nothing was done".to_owned())
-            }
-            Err(Failure::TimedOut) => sight.answerless(Answerless::TimedOut, "the inner service timed out"),
-            Err(Failure::Broken) => sight.answerless(Answerless::Broken, "the inner service failed"),
+            Err((Failure::NotExecuted, cause)) => not_executed(operation, cause),
+            Err((Failure::TimedOut, cause)) => sight.answerless(Answerless::TimedOut, &cause),
+            Err((Failure::Broken, cause)) => sight.answerless(Answerless::Broken, &cause),
         }
     }
 
@@ -348,12 +358,17 @@ impl<C> Exchange<C> {
         let (parts, body) = response.into_parts();
         let class = Class::of(policy, parts.status, &parts.headers);
         if class == Class::Unknown {
-            let why = format!("the answer's class is unknown, its status {}", parts.status.as_u16());
+            let why = format!(
+                "the service answered {}, which leaves open whether the request was executed",
+                parts.status.as_u16()
+            );
             sight.put(Seen::Unsure(parts.status));
             return Outcome::said_unknown(why);
         }
         match (read(body, policy.max_response_body, &mut Drawn::default()).await, class) {
-            (Read::Broken | Read::NoRoom, _) => sight.answerless(Answerless::Broken, "the answer broke off"),
+            (Read::Broken | Read::NoRoom, _) => {
+                sight.answerless(Answerless::Broken, "the service's answer broke off before it was whole")
+            }
             (Read::Whole(body), _) if is_cut_short(method, &parts, &body) => {
                 sight.answerless(Answerless::Broken, "the answer is shorter or longer than it said")
             }
@@ -416,6 +431,12 @@ where
             Err(_) => std::future::pending().await,
         },
     }
+}
+
+/// The service was not reached. One line of the log says so: the answer that the client gets has no cause.
+fn not_executed(operation: &Operation, cause: String) -> Outcome {
+    operation.tell_not_executed(&cause);
+    Outcome::Retryable(cause)
 }
 
 /// Removes what only this layer may say about an operation. Services that read headers as CGI does take `_` for `-`.
@@ -497,7 +518,7 @@ impl Sight {
     }
 
     fn released(&self, parts: response::Parts, body: Whole) -> Outcome {
-        let why = format!("the answer proves that nothing was done, its status is {}", parts.status.as_u16());
+        let why = format!("the service answered {}: nothing was done", parts.status.as_u16());
         self.put(Seen::Released(Box::new(reply::released(parts, body))));
         Outcome::Retryable(why)
     }

@@ -94,6 +94,7 @@ pub use self::problem::{Answerless, KeyFault, NextAction, Problem, Told};
 pub use self::routes::{Routes, RoutesError};
 pub use self::scope::{ScopeMissing, ScopeRule, ScopeRuleError, ScopeRules};
 pub use self::service::Idempotency;
+pub use self::wellknown::STATUS as STATUS_PATH;
 
 /// The headers that this layer reads and writes, in the lower case that HTTP/2 and the `http` crate use.
 pub mod header {

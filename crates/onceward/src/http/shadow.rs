@@ -10,6 +10,7 @@ use std::future::Future;
 use ::http::{Request, Response, request};
 use http_body::Body as HttpBody;
 use tokio::sync::oneshot;
+use tracing::{Instrument as _, Span};
 
 use super::body::{Body, Copied};
 use super::classify::{Class, Failure, OnError};
@@ -39,7 +40,7 @@ where
     *head.uri_mut() = parts.uri.clone();
     *head.headers_mut() = parts.headers.clone();
     let shadow = exchange.clone();
-    tokio::spawn(async move {
+    let observing = async move {
         // A body that was not read to its end, or does not fit, has no fingerprint: nothing is counted.
         let Ok((data, drawn)) = read.await else { return };
         let Some(claim) = shadow.claim(&head.into_parts().0, &data) else { return };
@@ -56,7 +57,8 @@ where
         if let Err(error) = ran.await {
             tracing::debug!(%error, "a request was not observed");
         }
-    });
+    };
+    tokio::spawn(observing.instrument(Span::current()));
     (body, Shadow { exchange, told: Some(told) })
 }
 
@@ -83,10 +85,8 @@ impl<C> Shadow<C> {
                 }
             }
             Err(error) => match self.exchange.on_error.failure(error) {
-                Failure::NotExecuted => {
-                    Outcome::Retryable("the service's error proves that nothing was done".to_owned())
-                }
-                Failure::TimedOut | Failure::Broken => Outcome::lost("the service failed"),
+                Failure::NotExecuted => Outcome::Retryable(self.exchange.on_error.words(error)),
+                Failure::TimedOut | Failure::Broken => Outcome::lost(self.exchange.on_error.words(error)),
             },
         };
         self.tell(outcome);

@@ -14,7 +14,7 @@ use crate::{Key, Record, State, Syntax};
 /// Where the policy is published.
 pub(super) const PAGE: &str = "/.well-known/idempotency";
 /// Where a key's state is told; the key follows.
-pub(super) const STATUS: &str = "/.well-known/idempotency/status/";
+pub const STATUS: &str = "/.well-known/idempotency/status/";
 
 /// It is in every problem, some of which are stored.
 const LONGEST_BASE_BYTES: usize = 255;

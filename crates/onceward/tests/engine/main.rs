@@ -5,6 +5,7 @@ mod attach;
 mod faults;
 mod identity;
 mod limits;
+mod logs;
 mod operating;
 mod regressions;
 mod running;

@@ -190,3 +190,21 @@ async fn a_service_that_has_no_room_for_half_a_lease_is_not_called_any_more() {
     let response = layer.layer(inner).oneshot(post("k", "{}")).await.unwrap();
     assert_eq!((response.status().as_u16(), response.headers().get("idempotency-replayed")), (200, None));
 }
+
+#[tokio::test(start_paused = true)]
+async fn the_record_keeps_what_the_service_itself_says_of_its_failure() {
+    let unsure = "the service answered 503, which leaves open whether the request was executed";
+    for (what, state, cause) in [
+        ("refused", "failed_retryable", "Refused"),
+        ("late", "unknown", "Late"),
+        ("off", "unknown", "Off"),
+        ("status:503", "unknown", unsure),
+        ("status:429", "failed_retryable", "the service answered 429: nothing was done"),
+    ] {
+        let world = world(Policy::default()).await;
+        let got = world.send(doing(what, "k", "{}")).await;
+        let record = world.engine.load(got.handled.operation.unwrap()).await.unwrap().unwrap().record;
+        assert_eq!((record.state.name(), record.last_error.as_deref()), (state, Some(cause)), "{what}");
+        assert_eq!((record.subject.method.as_str(), record.subject.path.as_str()), ("POST", "/payments"));
+    }
+}

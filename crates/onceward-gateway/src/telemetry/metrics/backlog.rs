@@ -69,11 +69,14 @@ impl Backlog {
         tokio::select! {
             biased;
             looked = self.go_on(&mut pass, engine, routes) => if let Err(error) = looked {
-                tracing::warn!(%error, "the unknown outcomes could not be counted");
+                tracing::debug!(%error, "the unknown outcomes could not be counted, and the last count stays");
                 // The cursor may be what was wrong.
                 pass.begin_again();
             },
-            () = sleep(PATIENCE) => tracing::warn!("the store took too long to count the unknown outcomes"),
+            () = sleep(PATIENCE) => tracing::warn!(
+                next = "look at the store: it is slow, or has very many unknown outcomes",
+                "the store took too long to count the unknown outcomes: /metrics shows the last count"
+            ),
         }
     }
 

@@ -16,7 +16,7 @@ use std::time::Duration;
 
 use onceward::http::How;
 use onceward::store::Store;
-use onceward::{Engine, Observation, Observer, RecordId, Traced};
+use onceward::{Engine, Observation, Observer, RecordId};
 use opentelemetry::KeyValue;
 use opentelemetry::metrics::{Meter, MeterProvider as _};
 use opentelemetry_sdk::metrics::SdkMeterProvider;
@@ -179,7 +179,7 @@ impl Metrics {
         Ok(Self { shared })
     }
 
-    /// What to give to an engine: it counts everything, and logs what is out of the ordinary.
+    /// What to give to an engine: it counts everything.
     pub fn observer(&self) -> Arc<dyn Observer> {
         Arc::new(self.clone())
     }
@@ -219,7 +219,7 @@ impl Metrics {
     pub fn text(&self) -> String {
         let families = self.shared.registry.gather();
         TextEncoder::new().encode_to_string(&families).unwrap_or_else(|error| {
-            tracing::error!(%error, "the metrics could not be written");
+            tracing::error!(cause = %error, "the metrics could not be written, which is a bug: please report it");
             String::new()
         })
     }
@@ -234,10 +234,9 @@ impl Metrics {
 }
 
 impl Observer for Metrics {
-    fn observe(&self, route: &str, id: RecordId, what: Observation) {
+    fn observe(&self, route: &str, _: RecordId, what: Observation) {
         let place = self.shared.routes.place(route);
         self.shared.counts[place][counter_of(what) as usize].fetch_add(1, Ordering::Relaxed);
-        Traced.observe(route, id, what);
     }
 }
 

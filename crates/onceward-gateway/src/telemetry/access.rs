@@ -1,0 +1,78 @@
+//! The access log: one line for each request that was answered, where `logs.access` is on. It has a target of its own, which
+//! the log's filter leaves out otherwise: what is not wanted costs nothing.
+
+use std::net::SocketAddr;
+use std::time::Duration;
+
+use http::uri::PathAndQuery;
+use http::{Method, Request, Response};
+use http_body::Body;
+use onceward::http::{Handled, How, STATUS_PATH};
+
+use crate::front::{Peer, Refusal};
+
+/// The target of every line.
+pub const TARGET: &str = "access";
+
+/// What is remembered of a request until it is answered.
+#[derive(Debug, Clone)]
+pub struct Asked {
+    peer: Option<SocketAddr>,
+    method: Method,
+    target: Option<PathAndQuery>,
+}
+
+impl Asked {
+    /// Everything here is shared with the request, or copied.
+    pub fn by<B>(request: &Request<B>) -> Self {
+        Self {
+            peer: request.extensions().get::<Peer>().map(|peer| peer.address),
+            method: request.method().clone(),
+            target: request.uri().path_and_query().cloned(),
+        }
+    }
+
+    /// The request's method.
+    pub fn method(&self) -> &str {
+        self.method.as_str()
+    }
+
+    /// The path without what may be secret: the query, and the key that a client asks after.
+    pub fn path(&self) -> &str {
+        let path = self.target.as_ref().map_or("", PathAndQuery::path);
+        path.find(STATUS_PATH).map_or(path, |at| &path[..at + STATUS_PATH.len()])
+    }
+
+    /// The request is answered from now on. A body that is streamed takes longer than `took`, and its bytes are not known.
+    pub fn answered<B: Body>(&self, answer: &Response<B>, took: Duration) {
+        let handled = answer.extensions().get::<Handled>();
+        // Only an answer of the gateway's own, to a request without a key, says nothing.
+        let how = handled.map_or(How::Passed, |handled| handled.how);
+        tracing::info!(
+            target: TARGET,
+            peer = self.peer.map(tracing::field::display),
+            method = self.method(),
+            path = self.path(),
+            status = answer.status().as_u16(),
+            bytes = answer.body().size_hint().exact(),
+            milliseconds = took.as_secs_f64() * 1000.0,
+            route = handled.map(|handled| &*handled.route).filter(|route| !route.is_empty()),
+            handled = how.name(),
+            code = how.code(),
+            operation = handled.and_then(|handled| handled.operation).map(tracing::field::display),
+            "answered"
+        );
+    }
+}
+
+/// A request was refused before anything of it was passed on. Its head could not be read where it is none.
+pub fn refused(peer: SocketAddr, refusal: Refusal) {
+    tracing::info!(
+        target: TARGET,
+        peer = %peer,
+        status = refusal.status().as_u16(),
+        handled = "malformed",
+        cause = %refusal,
+        "answered"
+    );
+}

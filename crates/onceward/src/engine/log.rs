@@ -1,0 +1,296 @@
+//! What operators read: one line for each incident, in words, with the operation, its cause and what to do next.
+//!
+//! The messages are constant, so that they can be alerted on; `docs/operations.md` lists them. What differs is in fields. Keys,
+//! scopes and bodies are never among them. Texts that others chose are quoted, so that none can pass for a line of its own.
+
+use std::fmt;
+
+use super::EngineError;
+use super::apply::{Lost, Wrote};
+use crate::event::{Answer, Decision, Event, Notice};
+use crate::outcome::{Outcome, Unsure};
+use crate::record::{Letter, Record, State};
+use crate::{OperationId, RecordId};
+
+/// Which operation a line is about, as far as that is known.
+#[derive(Clone, Copy)]
+pub(super) struct About<'a> {
+    operation: OperationId,
+    record: Option<&'a Record>,
+}
+
+impl<'a> About<'a> {
+    pub(super) fn new(id: RecordId, record: Option<&'a Record>) -> Self {
+        let operation = record.map_or(OperationId::bare(id), |record| record.operation(id));
+        Self { operation, record }
+    }
+
+    fn text(&self, read: impl FnOnce(&'a Record) -> &'a str) -> Option<&'a str> {
+        self.record.map(read).filter(|text| !text.is_empty())
+    }
+
+    fn cause(&self) -> Option<&'a str> {
+        self.text(|record| record.last_error.as_deref().unwrap_or_default())
+    }
+}
+
+/// A line about an operation. Fields that are not known are left out.
+macro_rules! line {
+    ($level:ident, $about:expr, $($rest:tt)*) => {
+        tracing::$level!(
+            operation = %$about.operation,
+            route = $about.text(|record| &record.subject.route),
+            method = $about.text(|record| &record.subject.method),
+            path = $about.text(|record| &record.subject.path),
+            attempt = $about.record.map(|record| record.attempt),
+            $($rest)*
+        )
+    };
+}
+
+/// What an operator does about an unknown outcome.
+struct Resolve(OperationId);
+
+impl fmt::Display for Resolve {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(
+            f,
+            "find out what happened, then POST /v1/operations/{}/resolve (in Rust: Engine::resolve)",
+            self.0
+        )
+    }
+}
+
+/// An event that was applied, and what came of it.
+pub(super) struct Applied<'a> {
+    pub event: &'a Event<'a>,
+    pub answer: &'a Answer,
+    pub notice: Option<Notice>,
+    pub from: Option<&'static str>,
+    pub wrote: Wrote,
+    pub lost: Option<Lost>,
+}
+
+impl Applied<'_> {
+    /// From what the record was changed. A settlement whose first answer was lost meets what it wrote itself.
+    fn changed_from(&self) -> Option<Option<&'static str>> {
+        match (self.wrote, self.lost, self.event) {
+            (Wrote::Record, ..) => Some(self.from),
+            (Wrote::Nothing, Some(_), Event::Settle { .. }) => Some(None),
+            (Wrote::Nothing, ..) => None,
+        }
+    }
+}
+
+/// What an operator must hear of a step, in at most one line.
+pub(super) fn applied(about: About<'_>, step: &Applied<'_>) {
+    // Nothing was promised to the client of a request that is only observed.
+    if about.record.is_some_and(|record| record.subject.is_shadow()) {
+        return;
+    }
+    let state = about.record.map(|record| &record.state);
+    match (step.notice, step.changed_from(), state) {
+        (Some(Notice::Contradiction), ..) => contradicted(about, step),
+        (Some(Notice::DeadLettered), ..) => line!(
+            error,
+            about,
+            cause = about.cause(),
+            next = %Resolve(about.operation),
+            "an unknown outcome was given up: retries are refused until an operator resolves it"
+        ),
+        (_, Some(from), Some(State::Unknown { letter: Letter::Live, cause, .. }))
+            if from != Some("unknown") =>
+        {
+            line!(
+                warn,
+                about,
+                kind = cause.name(),
+                cause = about.cause(),
+                next = %Resolve(about.operation),
+                "the outcome of an operation is unknown: it may have been executed, and retries are refused until it is resolved"
+            );
+        }
+        (_, Some(Some("unknown")), Some(now)) if !matches!(now, State::Unknown { .. }) => line!(
+            info,
+            about,
+            state = now.name(),
+            by = author(step.event),
+            reason = reason(step.event),
+            "an unknown outcome is known now: retries are answered again"
+        ),
+        _ => match step.answer {
+            Answer::Fenced => fenced(about, step.event),
+            Answer::Decision(Decision::Resume(point)) if step.wrote == Wrote::Record => line!(
+                info,
+                about,
+                point = point.name(),
+                cause = about.cause(),
+                "an operation goes on after its last recovery point"
+            ),
+            Answer::Decision(_)
+            | Answer::Applied
+            | Answer::AlreadySettled(_)
+            | Answer::Conflict
+            | Answer::Lapsed
+            | Answer::Swept
+            | Answer::Left => {}
+        },
+    }
+}
+
+fn contradicted(about: About<'_>, step: &Applied<'_>) {
+    line!(
+        error,
+        about,
+        state = about.record.map(|record| record.state.name()),
+        by = author(step.event),
+        next = format_args!(
+            "compare GET /v1/operations/{}?bodies=true with the records of the service",
+            about.operation
+        ),
+        "a result contradicts what was decided before: the operation may have been executed twice"
+    );
+}
+
+/// An owner that comes too late. That its outcome changed nothing matters; that it could not renew is told by the lapse.
+fn fenced(about: About<'_>, event: &Event<'_>) {
+    let Event::Settle { outcome, .. } = event else { return };
+    let outcome = match outcome {
+        Outcome::Completed(_) => "completed",
+        Outcome::Retryable(_) => "retryable",
+        Outcome::Unknown(_) => return,
+    };
+    line!(
+        warn,
+        about,
+        outcome,
+        state = about.record.map(|record| record.state.name()),
+        next = format_args!(
+            "GET /v1/operations/{} shows what stands, and evidence where there is any",
+            about.operation
+        ),
+        "the outcome of an execution came after its lease had lapsed: the operation's state stays as it is"
+    );
+}
+
+/// Who caused the event.
+fn author<'a>(event: &'a Event<'_>) -> &'a str {
+    match event {
+        Event::Evidence { by, .. } | Event::Resolve { by, .. } => by,
+        Event::Settle { .. } | Event::Renew { .. } | Event::Checkpoint { .. } => "the execution itself",
+        Event::Claim { .. } | Event::Resume { .. } => "evidence that a retry met",
+        Event::Inconclusive { .. } => "reconciliation",
+        Event::Expire { .. } => "an operator",
+        Event::Sweep { .. } => "evidence that the sweeper met",
+    }
+}
+
+fn reason<'a>(event: &'a Event<'_>) -> Option<&'a str> {
+    match event {
+        Event::Resolve { reason, .. } => Some(reason),
+        Event::Evidence { .. }
+        | Event::Settle { .. }
+        | Event::Renew { .. }
+        | Event::Checkpoint { .. }
+        | Event::Claim { .. }
+        | Event::Resume { .. }
+        | Event::Inconclusive { .. }
+        | Event::Expire { .. }
+        | Event::Sweep { .. } => None,
+    }
+}
+
+/// A damaged record was replaced by a verdict.
+pub(super) fn replaced(about: About<'_>, by: &str, reason: &str) {
+    line!(
+        info,
+        about,
+        state = about.record.map(|record| record.state.name()),
+        by,
+        reason,
+        "a record that could not be read was replaced by an operator's verdict"
+    );
+}
+
+/// The service was not reached, or the work was not begun.
+pub(super) fn not_executed(about: About<'_>, cause: &str) {
+    line!(
+        warn,
+        about,
+        cause,
+        next = "nothing: a retry with the same key executes it. Where this repeats, look at the cause",
+        "an operation was not executed: nothing of it was sent"
+    );
+}
+
+/// What was done is not in the store yet.
+pub(super) fn not_stored(about: About<'_>, error: &EngineError) {
+    line!(
+        error,
+        about,
+        cause = error.to_string(),
+        next = "see to the store: until the outcome is stored, retries are refused",
+        "the outcome of an operation could not be stored in time: its caller is told that it is unknown, and storing it goes on"
+    );
+}
+
+/// What was done will not be in the store.
+pub(super) fn never_stored(about: About<'_>, outcome: &Outcome, error: &EngineError) {
+    let (outcome, why) = match outcome {
+        Outcome::Completed(_) => ("completed", None),
+        Outcome::Retryable(why) => ("retryable", Some(why.as_str())),
+        Outcome::Unknown(Unsure { why, .. }) => ("unknown", Some(why.as_str())),
+    };
+    line!(
+        error,
+        about,
+        outcome,
+        why,
+        cause = error.to_string(),
+        next = %Resolve(about.operation),
+        "the outcome of an operation was given up, because it could not be stored: it is unknown when its lease has lapsed"
+    );
+}
+
+/// It took long, and is in the store now.
+pub(super) fn stored_late(about: About<'_>) {
+    let state = about.record.map(|record| record.state.name());
+    line!(info, about, state, "the outcome of an operation is stored now: retries are answered again");
+}
+
+/// The store failed while work ran.
+pub(super) fn not_renewed(about: About<'_>, error: &EngineError) {
+    line!(
+        warn,
+        about,
+        cause = error.to_string(),
+        next = "see to the store: if the lease lapses before it answers, the outcome is unknown until the work ends",
+        "the lease of a running operation could not be renewed: it is tried again"
+    );
+}
+
+/// A reservation was let go of.
+pub(super) fn dropped(about: About<'_>) {
+    line!(
+        warn,
+        about,
+        next = "settle every reservation, or hand it over: see Reservation",
+        "a reservation was dropped without being settled: its outcome is unknown when its lease has lapsed"
+    );
+}
+
+/// A record is damaged, or of a newer version.
+pub(super) fn unreadable(about: About<'_>, cause: &dyn fmt::Display) {
+    line!(
+        error,
+        about,
+        cause = cause.to_string(),
+        next = %Resolve(about.operation),
+        "the record of an operation cannot be read: requests under its key are refused until it is resolved"
+    );
+}
+
+/// The store will never take this record.
+pub(super) fn refused(about: About<'_>, cause: &dyn fmt::Display) {
+    line!(error, about, cause = cause.to_string(), "the store refused to write an operation's record");
+}
