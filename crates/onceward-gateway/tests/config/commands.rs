@@ -35,6 +35,35 @@ fn the_help_fits_a_screen_and_that_of_serve_has_headings() {
 }
 
 #[test]
+fn a_help_text_shows_defaults_as_they_can_be_given_back() {
+    let serve = out(&onceward(&["serve", "--help"]));
+    assert!(serve.contains("[default: { headers = [], ignore = [] }]"), "{serve}");
+    assert!(
+        serve.contains("[default: POST, PATCH]") && serve.contains("[default: 401, 425, 429]"),
+        "{serve}"
+    );
+}
+
+#[test]
+fn a_command_has_only_the_flags_that_it_reads() {
+    for (command, expected) in [
+        (&["healthcheck"][..], &["admin-listen", "config", "help", "url"][..]),
+        (&["migrate"], &["config", "help", "json", "print-sql", "store"]),
+        (&["store", "accept-loss"], &["config", "help", "json", "store"]),
+    ] {
+        let help = out(&onceward(&[command, &["--help"]].concat()));
+        let options = help.lines().filter(|line| line.trim_start().starts_with('-'));
+        let named =
+            |line: &str| line.split("--").nth(1).unwrap().split([' ', '\n']).next().unwrap().to_owned();
+        let mut flags: Vec<String> = options.map(named).collect();
+        flags.sort();
+        assert_eq!(flags, expected, "{help}");
+    }
+    let refused = onceward(&["healthcheck", "--retention", "7d"]);
+    assert_eq!(refused.status.code(), Some(2), "{}", err(&refused));
+}
+
+#[test]
 fn wrong_use_and_wrong_configuration_end_with_two() {
     for arguments in [&["serve"][..], &["serve", "--scop", "x"], &["nonsense"], &["config", "--scope", "x:y"]]
     {
