@@ -1,5 +1,7 @@
 //! `onceward serve`: runs the gateway until it is told to stop, and takes other routes when it is told to look again.
 
+use std::io::{self, Write as _};
+
 use tokio::signal::unix::{SignalKind, signal};
 
 use crate::Failure;
@@ -19,8 +21,7 @@ pub async fn run(loaded: Loaded) -> Result<(), Failure> {
     let scheme = if settings.tls.is_some() { "https" } else { "http" };
     tell(&settings);
     let mut running = Running::start(settings, identity_change, Vec::new()).await?;
-    println!("listening on {scheme}://{}", running.address);
-    println!("admin on http://{}", running.admin);
+    announce(&format!("listening on {scheme}://{}\nadmin on http://{}\n", running.address, running.admin));
     loop {
         tokio::select! {
             _ = terminate.recv() => break,
@@ -34,6 +35,15 @@ pub async fn run(loaded: Loaded) -> Result<(), Failure> {
         () = running.stop() => Ok(()),
         _ = terminate.recv() => Err("stopped at once: what was under way is unknown when its lease lapses".into()),
         _ = interrupt.recv() => Err("stopped at once: what was under way is unknown when its lease lapses".into()),
+    }
+}
+
+/// Says on standard output where it listens, for scripts that wait for it. A gateway whose output nothing reads any more still
+/// serves: `println!` would panic.
+fn announce(text: &str) {
+    let mut out = io::stdout().lock();
+    if let Err(error) = out.write_all(text.as_bytes()).and_then(|()| out.flush()) {
+        tracing::warn!(%error, "the addresses of the listeners could not be printed");
     }
 }
 

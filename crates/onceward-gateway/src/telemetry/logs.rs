@@ -47,9 +47,14 @@ where
     let level = if telemetry.level.trim().is_empty() { USUAL } else { telemetry.level.trim() };
     let filter =
         EnvFilter::try_new(level).map_err(|why| LogsError::Level { level: level.to_owned(), why })?;
+    // A line that cannot be written is lost. The library would say so with `eprintln!`, which panics where standard error is
+    // what failed, in the middle of a request.
     let lines = match telemetry.logs {
-        LogFormat::Text => fmt::layer().with_ansi(false).with_writer(writer).boxed(),
+        LogFormat::Text => {
+            fmt::layer().with_ansi(false).log_internal_errors(false).with_writer(writer).boxed()
+        }
         LogFormat::Json => fmt::layer()
+            .log_internal_errors(false)
             .json()
             .flatten_event(true)
             .with_current_span(true)

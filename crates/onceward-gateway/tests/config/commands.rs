@@ -63,6 +63,45 @@ fn a_command_has_only_the_flags_that_it_reads() {
     assert_eq!(refused.status.code(), Some(2), "{}", err(&refused));
 }
 
+/// A pipe that nothing reads, as one to `head` after its last line.
+fn unread() -> std::io::PipeWriter {
+    std::io::pipe().unwrap().1
+}
+
+#[test]
+fn a_command_whose_reader_has_gone_away_ends_quietly_as_other_programs_do() {
+    let folder = tempfile::tempdir().unwrap();
+    let ready = answer_once("200 OK", r#"{"ready":true}"#);
+    for arguments in [
+        &["--help"][..],
+        &["--version"],
+        &["serve", "--help"],
+        &["config", "--scope", "authorization"],
+        &["config", "--schema"],
+        &["check", "--scope", "authorization", "--store", "memory:"],
+        &["migrate", "--print-sql", "--store", "postgres://onceward@db.invalid/shop"],
+        &["healthcheck", "--admin-listen", &ready],
+        &["demo"],
+    ] {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_onceward"));
+        command.args(arguments).env_clear().env("TMPDIR", folder.path()).stdout(unread());
+        let output = command.output().unwrap();
+        assert_eq!((output.status.code(), err(&output).as_str()), (Some(141), ""), "{arguments:?}");
+    }
+    assert_eq!(std::fs::read_dir(folder.path()).unwrap().count(), 0, "the demo left its files behind");
+}
+
+#[test]
+fn a_command_that_cannot_say_what_is_wrong_still_ends_with_its_code() {
+    for (arguments, code) in
+        [(&["serve"][..], 2), (&["serve", "--scop", "x"], 2), (&["migrate", "--store", "memory:"], 1)]
+    {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_onceward"));
+        let status = command.args(arguments).env_clear().stderr(unread()).status().unwrap();
+        assert_eq!(status.code(), Some(code), "{arguments:?}");
+    }
+}
+
 #[test]
 fn wrong_use_and_wrong_configuration_end_with_two() {
     for arguments in [&["serve"][..], &["serve", "--scop", "x"], &["nonsense"], &["config", "--scope", "x:y"]]
