@@ -3,7 +3,7 @@
 use onceward_testkit::servers::{Postgres, RedisServer, shared_postgres};
 
 use super::{on, start};
-use crate::harness::{Gateway, onceward};
+use crate::harness::{Gateway, Request, onceward};
 use crate::ledger::Ledger;
 
 /// What a command prints, and whether it succeeded.
@@ -101,5 +101,29 @@ fn a_password_in_the_stores_url_is_shown_nowhere() {
         for text in [said, shown, checked] {
             assert!(!text.contains("hunter2secret"), "{text}");
         }
+    }
+}
+
+#[tokio::test]
+async fn a_list_that_is_read_one_by_one_has_no_empty_page_before_its_end_in_any_store() {
+    let redis = RedisServer::start(&[]);
+    for store in ["sqlite:onceward.db".to_owned(), shared_postgres(), redis.url()] {
+        let folder = tempfile::tempdir().unwrap();
+        let ledger = Ledger::start(folder.path());
+        let gateway = start(&store, folder.path(), &ledger);
+        for key in ["a", "b", "c"] {
+            assert_eq!(gateway.charge(key).await.status, 201);
+        }
+        let (mut seen, mut cursor) = (0, String::new());
+        loop {
+            let target = format!("/v1/operations?limit=1&cursor={cursor}");
+            let page = gateway.ask_admin(Request::new("GET", &target)).await.json();
+            let found = page["operations"].as_array().unwrap().len();
+            seen += found;
+            let Some(next) = page["next_cursor"].as_str() else { break };
+            assert_eq!(found, 1, "an empty page says that there are more: {page}");
+            next.clone_into(&mut cursor);
+        }
+        assert_eq!(seen, 3, "{store}");
     }
 }
