@@ -1,22 +1,28 @@
 //! A gateway that runs: everything that `serve` and `demo` start, reload and stop.
 
+mod reload;
+
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
+use arc_swap::ArcSwap;
 use onceward::http::IdempotencyLayer;
 use onceward::time::{instant, sleep};
 use onceward::{
-    Engine, EngineOptions, Identity, IdentityChange, IdentityRefused, Limits as EngineLimits, Observation,
-    Observer, OpenError, RecordFormat, RecordId,
+    Clock as _, Engine, EngineOptions, Identity, IdentityChange, IdentityRefused, Limits as EngineLimits,
+    Observation, Observer, OpenError, RecordFormat, RecordId, SystemClock,
 };
 use tokio::net::TcpListener;
 use tokio::sync::watch;
 use tokio::task::JoinHandle;
 
+pub use self::reload::{ReloadError, Reloaded};
+
 use crate::Failure;
 use crate::admin::{self, AdminState, Readiness, Tokens};
-use crate::front::{Ended, Front, tls};
+use crate::front::tls::{self, Certificate};
+use crate::front::{Ended, Front};
 use crate::gateway::Gateway;
 use crate::proxy::Proxy;
 use crate::settings::Settings;
@@ -45,6 +51,8 @@ pub struct Running {
     engine: Engine,
     store: Opened,
     gateway: Gateway,
+    certificate: Option<tls::Shown>,
+    tokens: Arc<ArcSwap<Tokens>>,
     tracer: Tracer,
     readiness: Readiness,
     /// Ends the listeners, each when its turn comes.
@@ -62,23 +70,6 @@ enum Stage {
     Over,
 }
 
-/// A change that a running gateway cannot take.
-#[derive(Debug, thiserror::Error)]
-pub enum ReloadError {
-    /// Only routes can be changed while requests are under way.
-    #[error(
-        "{} cannot change while the gateway runs: restart it, or take the change back. Nothing was reloaded",
-        .settings.join(", ")
-    )]
-    NeedsRestart {
-        /// Which keys have changed.
-        settings: Vec<&'static str>,
-    },
-    /// The routes cannot be used.
-    #[error("the routes cannot be used: {0}. Nothing was reloaded")]
-    Layer(#[from] onceward::http::LayerError),
-}
-
 impl Running {
     /// Opens the store, starts both listeners, and takes requests. `observers` hear of everything that the engine does.
     pub async fn start(
@@ -88,14 +79,17 @@ impl Running {
     ) -> Result<Self, Failure> {
         // What can be wrong is found before anything is touched.
         let proxy = Proxy::new(&settings.upstream, &settings.limits)?;
-        let certificate = settings.tls.as_ref().map(tls::server_config).transpose()?;
+        let certificate = settings.tls.as_ref().map(Certificate::load).transpose()?;
+        certificate.iter().for_each(warn_of);
+        let certificate: Option<tls::Shown> =
+            certificate.map(|certificate| Arc::new(ArcSwap::from_pointee(certificate)));
         let tracer = Tracer::start(&settings.telemetry)?;
         let metrics = Metrics::new(settings.routes.names())?;
         let listener = listen("listen", settings.listen).await?;
         let operators = listen("admin.listen", settings.admin.listen).await?;
         let store = Opened::open(&settings.store).await?;
         store.measure(&metrics);
-        let tokens = Tokens::of(&settings)?;
+        let tokens = Arc::new(ArcSwap::from_pointee(Tokens::of(&settings)?));
 
         let mut identity = Identity::new(&settings.namespace, &settings.scope.to_string())?;
         if let Some(secret) = settings.secret.clone() {
@@ -128,14 +122,19 @@ impl Running {
         let (stage, reached) = watch::channel(Stage::Open);
         let readiness = Readiness::default();
         let (address, admin) = (listener.local_addr()?, operators.local_addr()?);
-        let front = Front { limits: settings.limits.clone(), tls: certificate };
+        let front = Front { limits: settings.limits.clone(), tls: certificate.clone() };
         let front = tokio::spawn(front.serve(
             listener,
             gateway.clone(),
             until(reached.clone(), Stage::Draining),
             until(reached.clone(), Stage::Cutting),
         ));
-        let state = AdminState { engine: engine.clone(), metrics, readiness: readiness.clone(), tokens };
+        let state = AdminState {
+            engine: engine.clone(),
+            metrics,
+            readiness: readiness.clone(),
+            tokens: tokens.clone(),
+        };
         let operators = tokio::spawn(admin::serve(operators, state, until(reached, Stage::Over)));
         Ok(Self {
             address,
@@ -144,23 +143,14 @@ impl Running {
             engine,
             store,
             gateway,
+            certificate,
+            tokens,
             tracer,
             readiness,
             stage,
             front,
             operators,
         })
-    }
-
-    /// Takes other routes, all or nothing. Requests that have begun go on under the old ones.
-    pub fn reload(&mut self, settings: Settings) -> Result<(), ReloadError> {
-        let changed = self.settings.fixed_that_differ(&settings);
-        if !changed.is_empty() {
-            return Err(ReloadError::NeedsRestart { settings: changed });
-        }
-        self.gateway.replace(layer(&self.engine, &settings)?);
-        self.settings = settings;
-        Ok(())
     }
 
     /// Stops: fails readiness first, then takes no new work, lets what runs end within the drain time, and settles the
@@ -207,6 +197,13 @@ async fn listen(key: &str, address: SocketAddr) -> Result<TcpListener, Failure> 
         format!("{key} = \"{address}\" cannot be listened on: {error}. Choose another address or port, or stop what uses it")
             .into()
     })
+}
+
+/// Warns of a certificate that has ended or soon will have.
+fn warn_of(certificate: &Certificate) {
+    if let Some(advice) = certificate.advice(SystemClock.now()) {
+        tracing::warn!("{advice}");
+    }
 }
 
 /// The engine cannot know how a gateway is told that a change is meant.

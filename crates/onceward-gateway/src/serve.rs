@@ -1,4 +1,4 @@
-//! `onceward serve`: runs the gateway until it is told to stop, and takes other routes when it is told to look again.
+//! `onceward serve`: runs the gateway until it is told to stop, and reads its configuration again when it is told to.
 
 use std::io::{self, Write as _};
 
@@ -10,7 +10,7 @@ use crate::running::Running;
 use crate::settings::Settings;
 use crate::telemetry::logs;
 
-/// Serves until SIGTERM or SIGINT. SIGHUP reloads the routes.
+/// Serves until SIGTERM or SIGINT. SIGHUP reloads routes, certificate and tokens.
 pub async fn run(loaded: Loaded) -> Result<(), Failure> {
     let Loaded { settings, sources, identity_change } = loaded;
     logs::start(&settings.telemetry)?;
@@ -58,12 +58,18 @@ fn tell(settings: &Settings) {
     );
 }
 
+/// Takes what can change while the gateway runs, all or nothing, and says what it took.
 fn reload(running: &mut Running, sources: &Sources) {
-    match sources.load() {
-        Ok(loaded) => match running.reload(loaded.settings) {
-            Ok(()) => tracing::info!("the routes were reloaded"),
-            Err(error) => tracing::error!(%error, "the old routes stay"),
-        },
-        Err(errors) => tracing::error!(%errors, "the configuration is wrong, and the old routes stay"),
+    let loaded = match sources.load() {
+        Ok(loaded) => loaded,
+        Err(errors) => {
+            return tracing::error!(error = %errors, "nothing was reloaded: the configuration is wrong");
+        }
+    };
+    match running.reload(loaded.settings) {
+        Ok(reloaded) => {
+            tracing::info!("{reloaded}");
+        }
+        Err(error) => tracing::error!(%error, "nothing was reloaded"),
     }
 }

@@ -22,6 +22,7 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
+use arc_swap::ArcSwap;
 use axum::Router;
 use axum::extract::{ConnectInfo, Request, State as Held};
 use axum::middleware::{self, Next};
@@ -63,15 +64,15 @@ pub struct AdminState {
     pub metrics: Metrics,
     /// What `/readyz` tells.
     pub readiness: Readiness,
-    /// Who may do what.
-    pub tokens: Tokens,
+    /// Who may do what, from now on.
+    pub tokens: Arc<ArcSwap<Tokens>>,
 }
 
 struct Shared {
     engine: Engine,
     metrics: Metrics,
     readiness: Readiness,
-    tokens: Tokens,
+    tokens: Arc<ArcSwap<Tokens>>,
     probe: health::Probe,
 }
 
@@ -107,7 +108,7 @@ pub fn router(state: AdminState) -> Router {
 async fn guard(shared: Arc<Shared>, need: Need, mut request: Request, next: Next) -> Response {
     let unknown = SocketAddr::from(([0, 0, 0, 0], 0));
     let peer = request.extensions().get::<ConnectInfo<SocketAddr>>().map_or(unknown, |peer| peer.0);
-    match admit(need, peer, request.headers(), &shared.tokens) {
+    match admit(need, peer, request.headers(), &shared.tokens.load()) {
         Ok(caller) => {
             request.extensions_mut().insert(caller);
             next.run(request).await

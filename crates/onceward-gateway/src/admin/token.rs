@@ -50,7 +50,7 @@ pub enum TokenError {
         second: String,
     },
     /// Others can read the file.
-    #[error("{path} can be read by others (mode {mode:o}): run `chmod 600 {path}`, or delete it and restart to get a new token", path = path.display())]
+    #[error("{path} can be read by others (mode {mode:o}): run `chmod 600 {path}`, or delete it and send SIGHUP or restart to get a new token", path = path.display())]
     Open {
         /// Which file.
         path: PathBuf,
@@ -58,7 +58,7 @@ pub enum TokenError {
         mode: u32,
     },
     /// The file holds something else.
-    #[error("{path} does not hold a token: delete it and restart to get a new one", path = path.display())]
+    #[error("{path} does not hold a token: delete it and send SIGHUP or restart to get a new one", path = path.display())]
     Content {
         /// Which file.
         path: PathBuf,
@@ -82,12 +82,13 @@ pub enum TokenError {
 }
 
 /// Every token that is known, as hashes.
-#[derive(Clone)]
+// Compared only with another configuration's, never with what a client sent.
+#[derive(Clone, PartialEq, Eq)]
 pub struct Tokens {
     known: Vec<Known>,
 }
 
-#[derive(Clone)]
+#[derive(Clone, PartialEq, Eq)]
 struct Known {
     name: String,
     role: Role,

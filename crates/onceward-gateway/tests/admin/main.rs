@@ -16,6 +16,7 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
+use arc_swap::ArcSwap;
 use axum::Router;
 use axum::body::{Body, to_bytes};
 use axum::extract::ConnectInfo;
@@ -81,7 +82,7 @@ impl Bench {
             engine: engine.clone(),
             metrics: metrics.clone(),
             readiness: readiness.clone(),
-            tokens: tokens(),
+            tokens: Arc::new(ArcSwap::from_pointee(tokens())),
         });
         Self { engine, metrics, readiness, router, clock }
     }

@@ -13,7 +13,7 @@ async fn the_listener_answers_knows_its_peer_and_ends_when_told_although_a_clien
         engine: bench.engine.clone(),
         metrics: bench.metrics.clone(),
         readiness: bench.readiness.clone(),
-        tokens: tokens(),
+        tokens: Arc::new(arc_swap::ArcSwap::from_pointee(tokens())),
     };
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let address = listener.local_addr().unwrap();

@@ -21,6 +21,7 @@ mod observing;
 mod peculiar;
 mod proxying;
 mod readme;
+mod reloading;
 #[cfg(target_os = "linux")]
 mod sharing;
 mod stopping;
