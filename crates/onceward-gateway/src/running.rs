@@ -134,6 +134,7 @@ impl Running {
             metrics,
             readiness: readiness.clone(),
             tokens: tokens.clone(),
+            listener: admin,
         };
         let operators = tokio::spawn(admin::serve(operators, state, until(reached, Stage::Over)));
         Ok(Self {
