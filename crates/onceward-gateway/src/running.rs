@@ -7,11 +7,11 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use arc_swap::ArcSwap;
-use onceward::http::IdempotencyLayer;
+use onceward::http::{IdempotencyLayer, Routes};
 use onceward::time::{instant, sleep};
 use onceward::{
     Clock as _, Engine, EngineOptions, Identity, IdentityChange, IdentityRefused, Limits as EngineLimits,
-    Observation, Observer, OpenError, RecordFormat, RecordId, SystemClock,
+    Observation, Observer, OpenError, RecordFormat, RecordId, Secret, SystemClock,
 };
 use tokio::net::TcpListener;
 use tokio::sync::watch;
@@ -48,6 +48,8 @@ pub struct Running {
     /// Where operators come in.
     pub admin: SocketAddr,
     settings: Settings,
+    /// The configured one, or the one beside the store.
+    secret: Option<Secret>,
     engine: Engine,
     store: Opened,
     gateway: Gateway,
@@ -91,10 +93,9 @@ impl Running {
         store.measure(&metrics);
         let tokens = Arc::new(ArcSwap::from_pointee(Tokens::of(&settings)?));
 
-        let mut identity = Identity::new(&settings.namespace, &settings.scope.to_string())?;
-        if let Some(secret) = settings.secret.clone() {
-            identity = identity.with_secret(secret);
-        }
+        let secret = store.secret(settings.secret.as_ref()).await?;
+        let identity = Identity::new(&settings.namespace, &settings.scope.to_string())?;
+        let identity = secret.clone().into_iter().fold(identity, Identity::with_secret);
         let mut all = observers;
         all.push(metrics.observer());
         let mut options = EngineOptions::new()?
@@ -108,15 +109,19 @@ impl Running {
         if let Some(format) = store.record_format(settings.record_format) {
             options = options.record_format(format);
         }
-        let engine =
-            Engine::open(metrics.measured(store.store()), identity, options).await.map_err(unopened)?;
+        let engine = Engine::open(metrics.measured(store.store()), identity, options)
+            .await
+            .map_err(|error| unopened(error, &settings, &store))?;
+        if let (None, Opened::Sqlite(_)) = (&secret, &store) {
+            tracing::warn!("{}", stores::USED_WITHOUT_SECRET);
+        }
         if engine.record_format() < RecordFormat::Two {
             tracing::warn!(
                 "records are written in format 1, which gateways of older versions read: set record_format = 2 once every \
                  gateway on this store has this version, so that operations are named by their window"
             );
         }
-        let layer = layer(&engine, &settings)?;
+        let layer = layer(&engine, &settings, secret.as_ref())?;
         let gateway = Gateway::new(layer, proxy, metrics.clone(), tracer.clone());
 
         let (stage, reached) = watch::channel(Stage::Open);
@@ -141,6 +146,7 @@ impl Running {
             address,
             admin,
             settings,
+            secret,
             engine,
             store,
             gateway,
@@ -207,10 +213,15 @@ fn warn_of(certificate: &Certificate) {
     }
 }
 
-/// The engine cannot know how a gateway is told that a change is meant.
-fn unopened(error: OpenError) -> Failure {
+/// The engine cannot know how a gateway is told that a change is meant, nor where a store keeps its secret.
+fn unopened(error: OpenError, settings: &Settings, store: &Opened) -> Failure {
     match &error {
-        OpenError::Identity(IdentityRefused::Changed { .. } | IdentityRefused::NewNamespace { .. }) => {
+        OpenError::Identity(IdentityRefused::Changed { .. }) => {
+            let advice = store.path().map(|path| stores::secret_advice(settings.secret.as_ref(), path));
+            let advice = advice.unwrap_or_default();
+            format!("{error} (`onceward serve --accept-identity-change`){advice}").into()
+        }
+        OpenError::Identity(IdentityRefused::NewNamespace { .. }) => {
             format!("{error} (`onceward serve --accept-identity-change`)").into()
         }
         OpenError::Options(_)
@@ -218,7 +229,8 @@ fn unopened(error: OpenError) -> Failure {
     }
 }
 
-fn engine_limits(settings: &Settings) -> EngineLimits {
+/// How much the engine of these settings holds.
+pub(crate) fn engine_limits(settings: &Settings) -> EngineLimits {
     let defaults = EngineLimits::default();
     EngineLimits {
         linger: LINGER,
@@ -228,8 +240,14 @@ fn engine_limits(settings: &Settings) -> EngineLimits {
     }
 }
 
-fn layer(engine: &Engine, settings: &Settings) -> Result<IdempotencyLayer, onceward::http::LayerError> {
-    IdempotencyLayer::new(engine.clone(), settings.scope.clone(), settings.routes.clone())?
+/// The layer of these settings, for an engine that was opened with this secret.
+pub(crate) fn layer(
+    engine: &Engine,
+    settings: &Settings,
+    secret: Option<&Secret>,
+) -> Result<IdempotencyLayer, onceward::http::LayerError> {
+    let routes = secret.into_iter().fold(settings.routes.clone(), Routes::keyed_by);
+    IdempotencyLayer::new(engine.clone(), settings.scope.clone(), routes)?
         .held_bytes(settings.limits.buffered_bytes)?
         .body_patience(WHOLE_BODY.max(settings.limits.body_timeout.saturating_mul(2)))?
         .base_url(&settings.public_url)

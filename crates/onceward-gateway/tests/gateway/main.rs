@@ -22,6 +22,7 @@ mod peculiar;
 mod proxying;
 mod readme;
 mod reloading;
+mod secrets;
 #[cfg(target_os = "linux")]
 mod sharing;
 mod stopping;
