@@ -5,15 +5,16 @@ use std::io::{self, Write as _};
 use tokio::signal::unix::{SignalKind, signal};
 
 use crate::Failure;
-use crate::config::{Loaded, Sources};
+use crate::config::{Loaded, Problem, Sources};
 use crate::running::Running;
 use crate::settings::Settings;
 use crate::telemetry::logs;
 
 /// Serves until SIGTERM or SIGINT. SIGHUP reloads routes, certificate and tokens.
 pub async fn run(loaded: Loaded) -> Result<(), Failure> {
-    let Loaded { settings, sources, identity_change } = loaded;
+    let Loaded { settings, advice, sources, identity_change } = loaded;
     logs::start(&settings.telemetry)?;
+    warn(&advice);
     // Asked for before the first request, so that no signal is missed.
     let mut terminate = signal(SignalKind::terminate())?;
     let mut interrupt = signal(SignalKind::interrupt())?;
@@ -58,6 +59,13 @@ fn tell(settings: &Settings) {
     );
 }
 
+/// Warns of what `onceward check` warns of in the same configuration.
+fn warn(advice: &[Problem]) {
+    for problem in advice {
+        tracing::warn!("{problem}");
+    }
+}
+
 /// Takes what can change while the gateway runs, all or nothing, and says what it took.
 fn reload(running: &mut Running, sources: &Sources) {
     let loaded = match sources.load() {
@@ -68,6 +76,7 @@ fn reload(running: &mut Running, sources: &Sources) {
     };
     match running.reload(loaded.settings) {
         Ok(reloaded) => {
+            warn(&loaded.advice);
             tracing::info!("{reloaded}");
         }
         Err(error) => tracing::error!(%error, "nothing was reloaded"),

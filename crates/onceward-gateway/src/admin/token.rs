@@ -26,6 +26,9 @@ const LEAST_BYTES: usize = 16;
 /// A token file holds one line; what is longer is another file.
 const FILE_BYTES_MAX: u64 = 1024;
 
+/// Said where every change will be refused.
+pub const NO_PLACE: &str = "no token is configured and there is no place to keep one: every change of an operation is refused; configure [[admin.tokens]]";
+
 /// A token that cannot be used.
 #[derive(Debug, thiserror::Error)]
 pub enum TokenError {
@@ -114,10 +117,7 @@ impl Tokens {
         let token = match path(settings) {
             Some(path) => read_or_make(&path)?,
             None => {
-                tracing::warn!(
-                    "no token is configured and there is no place to keep one: nobody can change operations; \
-                     configure [[admin.tokens]]"
-                );
+                tracing::warn!("{NO_PLACE}");
                 made()?
             }
         };

@@ -208,6 +208,42 @@ fn check_refuses_a_scope_that_nothing_verifies_and_reminds_of_what_a_declared_on
     );
 }
 
+#[test]
+fn check_reads_certificates_as_serve_does() {
+    let folder = tempfile::tempdir().unwrap();
+    let make = |name: &str, end: Option<i32>| {
+        let mut parameters = rcgen::CertificateParams::new(["localhost".to_owned()]).unwrap();
+        if let Some(year) = end {
+            parameters.not_after = rcgen::date_time_ymd(year, 1, 1);
+        }
+        let key = rcgen::KeyPair::generate().unwrap();
+        let files = [folder.path().join(format!("{name}.pem")), folder.path().join(format!("{name}.key"))];
+        std::fs::write(&files[0], parameters.self_signed(&key).unwrap().pem()).unwrap();
+        std::fs::write(&files[1], key.serialize_pem()).unwrap();
+        files.map(|path| path.to_str().unwrap().to_owned())
+    };
+    let ([one, its], [_, other], [ended, ended_key]) =
+        (make("one", None), make("other", None), make("ended", Some(2001)));
+    let check = |certificate: &str, key: &str| {
+        let words = ["check", "--scope", "authorization", "--store", "memory:"];
+        onceward(&[&words[..], &["--tls-certificate", certificate, "--tls-key", key]].concat())
+    };
+    let fine = check(&one, &its);
+    assert_eq!(fine.status.code(), Some(0), "{}", out(&fine));
+    assert!(out(&fine).contains("certificate (expires "), "{}", out(&fine));
+    let expired = check(&ended, &ended_key);
+    assert_eq!(expired.status.code(), Some(0), "{}", out(&expired));
+    assert!(out(&expired).contains("has expired (2001-01-01T00:00:00Z)"), "{}", out(&expired));
+    let mismatch = check(&one, &other);
+    assert_eq!(mismatch.status.code(), Some(1), "{}", out(&mismatch));
+    assert!(out(&mismatch).contains("is not that of the first certificate"), "{}", out(&mismatch));
+
+    let ca = ["--upstream", "https://api.example.com", "--upstream-tls-ca", &its];
+    let wrong = onceward(&[&["check", "--scope", "authorization", "--store", "memory:"][..], &ca].concat());
+    assert_eq!(wrong.status.code(), Some(1), "{}", out(&wrong));
+    assert!(out(&wrong).contains("has no CERTIFICATE block"), "{}", out(&wrong));
+}
+
 #[tokio::test]
 async fn check_finds_a_store_of_another_identity_and_one_that_is_in_use() {
     let folder = tempfile::tempdir().unwrap();

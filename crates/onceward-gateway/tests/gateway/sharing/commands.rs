@@ -79,6 +79,31 @@ fn a_gateway_says_when_it_starts_that_its_database_acknowledges_what_a_crash_for
 }
 
 #[test]
+fn a_gateway_warns_of_what_check_warns_of_in_the_same_configuration() {
+    let folder = tempfile::tempdir().unwrap();
+    let ledger = Ledger::start(folder.path());
+    let store = shared_postgres();
+    let upstream = format!("http://{}", ledger.address);
+    let words = ["--store", &store, "--upstream", &upstream, "--scope", "authorization", "--retention", "5m"];
+    let (done, checked) = run(folder.path(), &[&["check"], &words[..]].concat());
+    assert!(done, "{checked}");
+    let mut command = onceward(folder.path());
+    command.args(["serve", "--listen", "127.0.0.1:0", "--admin-listen", "127.0.0.1:0"]).args(words);
+    let logged = Gateway::spawn(&mut command).stop();
+    for warning in [
+        "without a `secret`",
+        "is short: a retry that comes later",
+        "every change of an operation is refused",
+    ] {
+        assert!(
+            checked.lines().any(|line| line.starts_with("warning") && line.contains(warning)),
+            "{checked}"
+        );
+        assert!(logged.lines().any(|line| line.contains("WARN") && line.contains(warning)), "{logged}");
+    }
+}
+
+#[test]
 fn check_explains_a_redis_that_could_lose_keys() {
     let folder = tempfile::tempdir().unwrap();
     let redis = RedisServer::start(&[]);
