@@ -28,6 +28,12 @@ pub const CURL: Need = Need {
     why: "a test pastes the lines that the demo and the README print",
 };
 
+const SQLITE: Need = Need {
+    program: "sqlite3",
+    packages: &["sqlite3"],
+    why: "a test makes a backup with the lines that docs/sqlite.md shows",
+};
+
 const REDIS: Need = Need {
     program: "redis-server",
     packages: &["redis-server"],
@@ -61,7 +67,7 @@ pub const WRK: Need = Need { program: "wrk", packages: &["wrk"], why: "it makes 
 
 /// Installs what is missing, then runs every test.
 pub fn run() -> Done {
-    install_missing(&[CC, CURL])?;
+    install_missing(&[CC, CURL, SQLITE])?;
     install_servers()?;
     if std::env::var_os("ONCEWARD_VECTORS").is_none() {
         println!(

@@ -104,6 +104,22 @@ fn only_the_layer_knows_http() {
 }
 
 #[test]
+fn every_published_crate_says_what_it_is_and_both_licence_texts_are_here() {
+    for entry in fs::read_dir(root().join("crates")).unwrap() {
+        let name = entry.unwrap().file_name().into_string().unwrap();
+        let manifest = read(&format!("crates/{name}/Cargo.toml"));
+        if manifest.contains("publish = false") {
+            continue;
+        }
+        for key in ["description = ", "license.workspace = true", "readme.workspace = true"] {
+            assert!(manifest.lines().any(|line| line.starts_with(key)), "{name} has no {key}");
+        }
+    }
+    assert!(read("LICENSE-MIT").contains("Permission is hereby granted, free of charge"));
+    assert!(read("LICENSE-APACHE").contains("TERMS AND CONDITIONS FOR USE, REPRODUCTION, AND DISTRIBUTION"));
+}
+
+#[test]
 fn no_test_is_switched_off_and_nothing_is_left_to_do() {
     let switched_off = concat!("#[", "ignore");
     let left = concat!("todo", "!(");

@@ -1,22 +1,28 @@
 //! A gateway that runs: everything that `serve` and `demo` start, reload and stop.
 
+mod reload;
+
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
-use onceward::http::IdempotencyLayer;
+use arc_swap::ArcSwap;
+use onceward::http::{IdempotencyLayer, Routes};
 use onceward::time::{instant, sleep};
 use onceward::{
-    Engine, EngineOptions, Identity, IdentityChange, IdentityRefused, Limits as EngineLimits, Observation,
-    Observer, OpenError, RecordFormat, RecordId,
+    Clock as _, Engine, EngineOptions, Identity, IdentityChange, IdentityRefused, Limits as EngineLimits,
+    Observation, Observer, OpenError, RecordFormat, RecordId, Secret, SystemClock,
 };
 use tokio::net::TcpListener;
 use tokio::sync::watch;
 use tokio::task::JoinHandle;
 
+pub use self::reload::{ReloadError, Reloaded};
+
 use crate::Failure;
 use crate::admin::{self, AdminState, Readiness, Tokens};
-use crate::front::{Ended, Front, tls};
+use crate::front::tls::{self, Certificate};
+use crate::front::{Ended, Front};
 use crate::gateway::Gateway;
 use crate::proxy::Proxy;
 use crate::settings::Settings;
@@ -42,9 +48,13 @@ pub struct Running {
     /// Where operators come in.
     pub admin: SocketAddr,
     settings: Settings,
+    /// The configured one, or the one beside the store.
+    secret: Option<Secret>,
     engine: Engine,
     store: Opened,
     gateway: Gateway,
+    certificate: Option<tls::Shown>,
+    tokens: Arc<ArcSwap<Tokens>>,
     tracer: Tracer,
     readiness: Readiness,
     /// Ends the listeners, each when its turn comes.
@@ -62,23 +72,6 @@ enum Stage {
     Over,
 }
 
-/// A change that a running gateway cannot take.
-#[derive(Debug, thiserror::Error)]
-pub enum ReloadError {
-    /// Only routes can be changed while requests are under way.
-    #[error(
-        "{} cannot change while the gateway runs: restart it, or take the change back. Nothing was reloaded",
-        .settings.join(", ")
-    )]
-    NeedsRestart {
-        /// Which keys have changed.
-        settings: Vec<&'static str>,
-    },
-    /// The routes cannot be used.
-    #[error("the routes cannot be used: {0}. Nothing was reloaded")]
-    Layer(#[from] onceward::http::LayerError),
-}
-
 impl Running {
     /// Opens the store, starts both listeners, and takes requests. `observers` hear of everything that the engine does.
     pub async fn start(
@@ -88,19 +81,21 @@ impl Running {
     ) -> Result<Self, Failure> {
         // What can be wrong is found before anything is touched.
         let proxy = Proxy::new(&settings.upstream, &settings.forwarding, &settings.limits)?;
-        let certificate = settings.tls.as_ref().map(tls::server_config).transpose()?;
+        let certificate = settings.tls.as_ref().map(Certificate::load).transpose()?;
+        certificate.iter().for_each(warn_of);
+        let certificate: Option<tls::Shown> =
+            certificate.map(|certificate| Arc::new(ArcSwap::from_pointee(certificate)));
         let tracer = Tracer::start(&settings.telemetry)?;
         let metrics = Metrics::new(settings.routes.names())?;
         let listener = listen("listen", settings.listen).await?;
         let operators = listen("admin.listen", settings.admin.listen).await?;
         let store = Opened::open(&settings.store).await?;
         store.measure(&metrics);
-        let tokens = Tokens::of(&settings)?;
+        let tokens = Arc::new(ArcSwap::from_pointee(Tokens::of(&settings)?));
 
-        let mut identity = Identity::new(&settings.namespace, &settings.scope.to_string())?;
-        if let Some(secret) = settings.secret.clone() {
-            identity = identity.with_secret(secret);
-        }
+        let secret = store.secret(settings.secret.as_ref()).await?;
+        let identity = Identity::new(&settings.namespace, &settings.scope.to_string())?;
+        let identity = secret.clone().into_iter().fold(identity, Identity::with_secret);
         let mut all = observers;
         all.push(metrics.observer());
         let mut options = EngineOptions::new()?
@@ -114,53 +109,55 @@ impl Running {
         if let Some(format) = store.record_format(settings.record_format) {
             options = options.record_format(format);
         }
-        let engine =
-            Engine::open(metrics.measured(store.store()), identity, options).await.map_err(unopened)?;
+        let engine = Engine::open(metrics.measured(store.store()), identity, options)
+            .await
+            .map_err(|error| unopened(error, &settings, &store))?;
+        if let (None, Opened::Sqlite(_)) = (&secret, &store) {
+            tracing::warn!("{}", stores::USED_WITHOUT_SECRET);
+        }
         if engine.record_format() < RecordFormat::Two {
             tracing::warn!(
                 "records are written in format 1, which gateways of older versions read: set record_format = 2 once every \
                  gateway on this store has this version, so that operations are named by their window"
             );
         }
-        let layer = layer(&engine, &settings)?;
+        let layer = layer(&engine, &settings, secret.as_ref())?;
         let gateway = Gateway::new(layer, proxy, metrics.clone(), tracer.clone());
 
         let (stage, reached) = watch::channel(Stage::Open);
         let readiness = Readiness::default();
         let (address, admin) = (listener.local_addr()?, operators.local_addr()?);
-        let front = Front { limits: settings.limits.clone(), tls: certificate };
+        let front = Front { limits: settings.limits.clone(), tls: certificate.clone() };
         let front = tokio::spawn(front.serve(
             listener,
             gateway.clone(),
             until(reached.clone(), Stage::Draining),
             until(reached.clone(), Stage::Cutting),
         ));
-        let state = AdminState { engine: engine.clone(), metrics, readiness: readiness.clone(), tokens };
+        let state = AdminState {
+            engine: engine.clone(),
+            metrics,
+            readiness: readiness.clone(),
+            tokens: tokens.clone(),
+            listener: admin,
+        };
         let operators = tokio::spawn(admin::serve(operators, state, until(reached, Stage::Over)));
         Ok(Self {
             address,
             admin,
             settings,
+            secret,
             engine,
             store,
             gateway,
+            certificate,
+            tokens,
             tracer,
             readiness,
             stage,
             front,
             operators,
         })
-    }
-
-    /// Takes other routes, all or nothing. Requests that have begun go on under the old ones.
-    pub fn reload(&mut self, settings: Settings) -> Result<(), ReloadError> {
-        let changed = self.settings.fixed_that_differ(&settings);
-        if !changed.is_empty() {
-            return Err(ReloadError::NeedsRestart { settings: changed });
-        }
-        self.gateway.replace(layer(&self.engine, &settings)?);
-        self.settings = settings;
-        Ok(())
     }
 
     /// Stops: fails readiness first, then takes no new work, lets what runs end within the drain time, and settles the
@@ -215,10 +212,22 @@ async fn listen(key: &str, address: SocketAddr) -> Result<TcpListener, Failure> 
     })
 }
 
-/// The engine cannot know how a gateway is told that a change is meant.
-fn unopened(error: OpenError) -> Failure {
+/// Warns of a certificate that has ended or soon will have.
+fn warn_of(certificate: &Certificate) {
+    if let Some(advice) = certificate.advice(SystemClock.now()) {
+        tracing::warn!("{advice}");
+    }
+}
+
+/// The engine cannot know how a gateway is told that a change is meant, nor where a store keeps its secret.
+fn unopened(error: OpenError, settings: &Settings, store: &Opened) -> Failure {
     match &error {
-        OpenError::Identity(IdentityRefused::Changed { .. } | IdentityRefused::NewNamespace { .. }) => {
+        OpenError::Identity(IdentityRefused::Changed { .. }) => {
+            let advice = store.path().map(|path| stores::secret_advice(settings.secret.as_ref(), path));
+            let advice = advice.unwrap_or_default();
+            format!("{error} (`onceward serve --accept-identity-change`){advice}").into()
+        }
+        OpenError::Identity(IdentityRefused::NewNamespace { .. }) => {
             format!("{error} (`onceward serve --accept-identity-change`)").into()
         }
         OpenError::Options(_)
@@ -226,7 +235,8 @@ fn unopened(error: OpenError) -> Failure {
     }
 }
 
-fn engine_limits(settings: &Settings) -> EngineLimits {
+/// How much the engine of these settings holds.
+pub(crate) fn engine_limits(settings: &Settings) -> EngineLimits {
     let defaults = EngineLimits::default();
     EngineLimits {
         linger: LINGER,
@@ -236,8 +246,14 @@ fn engine_limits(settings: &Settings) -> EngineLimits {
     }
 }
 
-fn layer(engine: &Engine, settings: &Settings) -> Result<IdempotencyLayer, onceward::http::LayerError> {
-    IdempotencyLayer::new(engine.clone(), settings.scope.clone(), settings.routes.clone())?
+/// The layer of these settings, for an engine that was opened with this secret.
+pub(crate) fn layer(
+    engine: &Engine,
+    settings: &Settings,
+    secret: Option<&Secret>,
+) -> Result<IdempotencyLayer, onceward::http::LayerError> {
+    let routes = secret.into_iter().fold(settings.routes.clone(), Routes::keyed_by);
+    IdempotencyLayer::new(engine.clone(), settings.scope.clone(), routes)?
         .held_bytes(settings.limits.buffered_bytes)?
         .body_patience(WHOLE_BODY.max(settings.limits.body_timeout.saturating_mul(2)))?
         .base_url(&settings.public_url)

@@ -1,17 +1,20 @@
-//! `onceward serve`: runs the gateway until it is told to stop, and takes other routes when it is told to look again.
+//! `onceward serve`: runs the gateway until it is told to stop, and reads its configuration again when it is told to.
+
+use std::io::{self, Write as _};
 
 use tokio::signal::unix::{SignalKind, signal};
 
 use crate::Failure;
-use crate::config::{Loaded, Sources};
+use crate::config::{Loaded, Problem, Sources};
 use crate::running::Running;
 use crate::settings::Settings;
 use crate::telemetry::logs;
 
-/// Serves until SIGTERM or SIGINT. SIGHUP reloads the routes.
+/// Serves until SIGTERM or SIGINT. SIGHUP reloads routes, certificate and tokens.
 pub async fn run(loaded: Loaded) -> Result<(), Failure> {
-    let Loaded { settings, sources, identity_change } = loaded;
+    let Loaded { settings, advice, sources, identity_change } = loaded;
     logs::start(&settings.telemetry)?;
+    warn(&advice);
     // Asked for before the first request, so that no signal is missed.
     let mut terminate = signal(SignalKind::terminate())?;
     let mut interrupt = signal(SignalKind::interrupt())?;
@@ -19,8 +22,7 @@ pub async fn run(loaded: Loaded) -> Result<(), Failure> {
     let scheme = if settings.tls.is_some() { "https" } else { "http" };
     tell(&settings);
     let mut running = Running::start(settings, identity_change, Vec::new()).await?;
-    println!("listening on {scheme}://{}", running.address);
-    println!("admin on http://{}", running.admin);
+    announce(&format!("listening on {scheme}://{}\nadmin on http://{}\n", running.address, running.admin));
     loop {
         tokio::select! {
             _ = terminate.recv() => break,
@@ -37,6 +39,15 @@ pub async fn run(loaded: Loaded) -> Result<(), Failure> {
     }
 }
 
+/// Says on standard output where it listens, for scripts that wait for it. A gateway whose output nothing reads any more still
+/// serves: `println!` would panic.
+fn announce(text: &str) {
+    let mut out = io::stdout().lock();
+    if let Err(error) = out.write_all(text.as_bytes()).and_then(|()| out.flush()) {
+        tracing::warn!(%error, "the addresses of the listeners could not be printed");
+    }
+}
+
 /// What a person who starts it wants to see confirmed.
 fn tell(settings: &Settings) {
     tracing::info!(
@@ -48,12 +59,26 @@ fn tell(settings: &Settings) {
     );
 }
 
+/// Warns of what `onceward check` warns of in the same configuration.
+fn warn(advice: &[Problem]) {
+    for problem in advice {
+        tracing::warn!("{problem}");
+    }
+}
+
+/// Takes what can change while the gateway runs, all or nothing, and says what it took.
 fn reload(running: &mut Running, sources: &Sources) {
-    match sources.load() {
-        Ok(loaded) => match running.reload(loaded.settings) {
-            Ok(()) => tracing::info!("the routes were reloaded"),
-            Err(error) => tracing::error!(%error, "the old routes stay"),
-        },
-        Err(errors) => tracing::error!(%errors, "the configuration is wrong, and the old routes stay"),
+    let loaded = match sources.load() {
+        Ok(loaded) => loaded,
+        Err(errors) => {
+            return tracing::error!(error = %errors, "nothing was reloaded: the configuration is wrong");
+        }
+    };
+    match running.reload(loaded.settings) {
+        Ok(reloaded) => {
+            warn(&loaded.advice);
+            tracing::info!("{reloaded}");
+        }
+        Err(error) => tracing::error!(%error, "nothing was reloaded"),
     }
 }

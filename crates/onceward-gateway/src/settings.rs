@@ -270,7 +270,8 @@ impl Admin {
 }
 
 impl Settings {
-    /// Which keys differ from another configuration's that cannot change while a gateway runs: all but the routes.
+    /// Which keys differ from another configuration's that cannot change while a gateway runs: all but the routes, the
+    /// certificate and the tokens.
     pub fn fixed_that_differ(&self, other: &Self) -> Vec<&'static str> {
         let limits = Limits { reply_bytes: self.limits.reply_bytes, ..other.limits.clone() };
         let same = [
@@ -284,10 +285,10 @@ impl Settings {
             ("namespace", self.namespace == other.namespace),
             ("record_format", self.record_format == other.record_format),
             ("secret", self.secret == other.secret),
-            ("admin", self.admin == other.admin),
+            ("admin.listen", self.admin.listen == other.admin.listen),
             ("defaults.expire", self.expiry == other.expiry),
             ("public_url", self.public_url == other.public_url),
-            ("tls", self.tls == other.tls),
+            ("tls (whether there is a certificate)", self.tls.is_some() == other.tls.is_some()),
             ("limits", self.limits == limits),
             ("logs or traces", self.telemetry == other.telemetry),
         ];

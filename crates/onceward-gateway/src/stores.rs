@@ -2,12 +2,13 @@
 //!
 //! Only this room knows that there are several kinds.
 
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
 use onceward::event::Expiry;
 use onceward::store::{Finding, Health, Store};
-use onceward::{MemoryStore, RecordFormat, SharedCache, Sweeping};
+use onceward::{MemoryStore, RecordFormat, Secret, SharedCache, Sweeping};
 use onceward_postgres::{Migrate, PostgresStore, PostgresUrl};
 use onceward_redis::{RedisCache, RedisStore};
 use onceward_sqlite::SqliteStore;
@@ -33,16 +34,15 @@ impl Opened {
     /// Opens the store. A PostgreSQL schema that is missing or older is brought up to date.
     pub async fn open(url: &StoreUrl) -> Result<Self, Failure> {
         Ok(match url {
-            StoreUrl::Memory => {
-                tracing::warn!(
-                    "store = \"memory:\" forgets everything when the gateway ends: retries then execute again"
-                );
-                Self::Memory(Arc::default())
-            }
+            StoreUrl::Memory => Self::Memory(Arc::default()),
             StoreUrl::Sqlite(path) => {
                 let options =
                     onceward_sqlite::Options { on_fatal: Arc::new(stop_the_process), ..Default::default() };
-                Self::Sqlite(SqliteStore::open(path, options)?)
+                let store = SqliteStore::open(path, options)?;
+                for file in readable_by_all(store.path()) {
+                    tracing::warn!("{file}");
+                }
+                Self::Sqlite(store)
             }
             StoreUrl::Postgres(url) => {
                 let options = onceward_postgres::Options {
@@ -67,6 +67,24 @@ impl Opened {
             Self::Sqlite(store) => Arc::new(store.clone()),
             Self::Postgres(store) => Arc::new(store.clone()),
             Self::Redis(store) => Arc::new(store.clone()),
+        }
+    }
+
+    /// The file that the store is in, where it is in one.
+    pub fn path(&self) -> Option<&Path> {
+        match self {
+            Self::Sqlite(store) => Some(store.path()),
+            Self::Memory(_) | Self::Postgres(_) | Self::Redis(_) => None,
+        }
+    }
+
+    /// The secret to open the engine with: the configured one, or the one that an embedded store keeps beside it. A new
+    /// embedded store gets one here. One that others share is only ever used with a configured one.
+    pub async fn secret(&self, configured: Option<&Secret>) -> Result<Option<Secret>, Failure> {
+        match (configured, self) {
+            (Some(secret), _) => Ok(Some(secret.clone())),
+            (None, Self::Sqlite(store)) => Ok(store.secret_or_new().await?),
+            (None, Self::Memory(_) | Self::Postgres(_) | Self::Redis(_)) => Ok(None),
         }
     }
 
@@ -125,6 +143,58 @@ fn stop_the_process(cause: &str) {
         "the embedded store cannot trust its disk any more: the process is stopped at once"
     );
     std::process::abort();
+}
+
+/// Said of an embedded store that has records and no secret.
+pub const USED_WITHOUT_SECRET: &str = "the store was used without a secret: reading it is enough to test guesses about its keys, callers and bodies. A secret \
+     cannot be added to it; a new store gets one";
+
+/// What may be wrong with the secret where an embedded store does not know the identity, to be added to that sentence.
+pub fn secret_advice(configured: Option<&Secret>, store: &Path) -> String {
+    let path = SqliteStore::secret_path(store);
+    let name = path.display();
+    match (configured, path.exists()) {
+        (None, false) => format!(
+            ". There is no secret in the configuration and no file {name}: if the store was used with the secret in that file, \
+             put the file back from the backup that the store is from"
+        ),
+        (None, true) => format!(
+            ". The secret in {name} was used: if that file is another store's, put this store's own back, or move it away if \
+             the store was used without a secret"
+        ),
+        (Some(_), true) => format!(
+            ". The configured `secret` was used and not the one in {name}: if the store was used with that, remove `secret` from \
+             the configuration"
+        ),
+        (Some(_), false) => String::new(),
+    }
+}
+
+/// Which files of an embedded store every user of the machine can read, in a sentence each. New ones are private; those that
+/// were copied there have whatever mode the copy had.
+#[cfg(unix)]
+pub fn readable_by_all(store: &Path) -> Vec<String> {
+    use std::os::unix::fs::PermissionsExt as _;
+    let named = |ending: &str| {
+        let mut name = store.to_owned().into_os_string();
+        name.push(ending);
+        PathBuf::from(name)
+    };
+    let files = ["", "-wal", ".journal-0", ".journal-1"].map(named);
+    let open = files.iter().filter_map(|path| {
+        let mode = std::fs::metadata(path).ok()?.permissions().mode() & 0o777;
+        let name = path.display();
+        (mode & 0o007 != 0).then(|| {
+            format!("{name} holds stored answers, and every user of this machine can read it (mode {mode:o}): run `chmod 600 {name}`")
+        })
+    });
+    open.collect()
+}
+
+/// Elsewhere the directory's rights are the files'.
+#[cfg(not(unix))]
+pub fn readable_by_all(_: &Path) -> Vec<String> {
+    Vec::new()
 }
 
 /// Says at the start what the database's settings mean for the promise, where they weaken it. Redis' store does so itself.

@@ -45,6 +45,7 @@ mod recent;
 mod rows;
 mod scan;
 mod schema;
+mod secret;
 mod statistics;
 mod threads;
 mod writer;
@@ -58,6 +59,7 @@ use tokio::sync::oneshot;
 
 pub use error::OpenError;
 pub use options::{FatalHook, Options};
+pub use secret::SecretError;
 pub use statistics::Statistics;
 
 use job::{Forget, Found, Job, Row, Swap};

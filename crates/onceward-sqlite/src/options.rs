@@ -1,6 +1,7 @@
 //! What can be chosen, and what is chosen where nothing is said.
 
 use std::fmt;
+use std::io::Write as _;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -73,9 +74,10 @@ impl Default for Options {
     }
 }
 
-/// Standard error, and not the log: a log that is written by a thread would lose the message to the abort.
+/// Standard error, and not the log: a log that is written by a thread would lose the message to the abort. Where it is closed
+/// the message is lost and the process ends all the same: `eprintln!` would panic, and end only this thread.
 fn stop_the_process(message: &str) {
-    eprintln!("onceward: {message}");
+    drop(writeln!(std::io::stderr(), "onceward: {message}"));
     std::process::abort();
 }
 

@@ -239,7 +239,9 @@ fn a_new_store_is_readable_by_its_owner_only() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("private.db");
     let store = SqliteStore::open(&path, Options::default()).unwrap();
-    for name in ["private.db", "private.db-wal", "private.db.journal-0", "private.db.journal-1"] {
+    let names =
+        ["private.db", "private.db-wal", "private.db-shm", "private.db.journal-0", "private.db.journal-1"];
+    for name in names {
         let mode = std::fs::metadata(folder.path().join(name)).unwrap().permissions().mode();
         assert_eq!(mode & 0o777, 0o600, "{name}");
     }

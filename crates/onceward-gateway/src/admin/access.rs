@@ -12,7 +12,7 @@ use crate::settings::Role;
 /// What a request wants to do.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Need {
-    /// Looks: on loopback without a token, too.
+    /// Looks: over loopback without a token, too.
     Look,
     /// Changes something: always with a token that has this role.
     Change(Role),
@@ -26,31 +26,40 @@ const PASSED_A_PROXY: [HeaderName; 4] = [
     HeaderName::from_static("via"),
 ];
 
-/// Lets a request through, with the name of whoever makes it, or says why not.
+/// Both ends of a connection to the admin listener.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Ends {
+    /// Where the listener listens, which is not where this connection came in: one on every address has loopback
+    /// connections too.
+    pub listener: SocketAddr,
+    /// Where the connection comes from.
+    pub peer: SocketAddr,
+}
+
+/// Lets a request through, with the caller whose token it shows, or says why not. Without a token there is no caller.
 ///
 /// A token that is shown must be a right one, wherever it is shown. A change always needs one, so a page in an
 /// operator's browser cannot make one. Looking without one is for programs on the same machine: neither for what came
-/// through a proxy there, nor for a page whose name somebody pointed at 127.0.0.1.
+/// through a proxy there, nor for a page whose name was pointed at 127.0.0.1. The sidecar of a service mesh is such a
+/// proxy and leaves no header, so the listener itself must be on loopback, where no other machine reaches it.
 pub(super) fn admit(
     need: Need,
-    peer: SocketAddr,
+    ends: Ends,
     headers: &HeaderMap,
     tokens: &Tokens,
-) -> Result<Caller, Problem> {
+) -> Result<Option<Caller>, Problem> {
     let role = match need {
         Need::Look => Role::Reader,
         Need::Change(role) => role,
     };
     match bearer(headers) {
         Shown::Token(token) => match tokens.caller(token) {
-            Some(caller) if caller.role >= role => Ok(caller),
+            Some(caller) if caller.role >= role => Ok(Some(caller)),
             Some(caller) => Err(Problem::RoleTooLow { has: caller.role, needs: role }),
             None => Err(Problem::TokenWrong),
         },
         Shown::Other => Err(Problem::TokenWrong),
-        Shown::Nothing if need == Need::Look && is_local(peer, headers) => {
-            Ok(Caller { name: "loopback".to_owned(), role: Role::Reader })
-        }
+        Shown::Nothing if need == Need::Look && is_local(ends, headers) => Ok(None),
         Shown::Nothing => Err(Problem::TokenMissing),
     }
 }
@@ -73,13 +82,15 @@ fn bearer(headers: &HeaderMap) -> Shown<'_> {
     }
 }
 
-fn is_local(peer: SocketAddr, headers: &HeaderMap) -> bool {
+fn is_local(ends: Ends, headers: &HeaderMap) -> bool {
     let mut hosts = headers.get_all(HOST).iter();
     let host = match (hosts.next(), hosts.next()) {
         (Some(host), None) => host.to_str().unwrap_or_default(),
         (Some(_), Some(_)) | (None, _) => "",
     };
-    peer.ip().to_canonical().is_loopback()
+    let is_loopback = |end: SocketAddr| end.ip().to_canonical().is_loopback();
+    is_loopback(ends.listener)
+        && is_loopback(ends.peer)
         && is_own_name(host)
         && !PASSED_A_PROXY.iter().any(|name| headers.contains_key(name))
 }

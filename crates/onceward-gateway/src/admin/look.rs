@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use axum::Extension;
 use axum::extract::{Path, State as Held};
 use axum::response::{IntoResponse, Response};
 use base64::Engine as _;
@@ -14,6 +15,7 @@ use serde_json::{Value, json};
 
 use super::problem::Problem;
 use super::reply::Bodies;
+use super::token::Caller;
 use super::{Shared, input, record};
 
 /// How many operations a list has where nothing is said.
@@ -27,19 +29,27 @@ const STATES: [&str; 5] = ["in_progress", "completed", "failed_retryable", "unkn
 pub(super) async fn one(
     Held(shared): Held<Arc<Shared>>,
     Path(id): Path<String>,
+    caller: Option<Extension<Caller>>,
     uri: Uri,
 ) -> Result<Response, Problem> {
     let operation = input::operation(&id)?;
     let id = operation.record();
     let query = input::query(&uri, &["bodies"])?;
-    let bodies = match query.get("bodies").map(String::as_str) {
+    let asked = match query.get("bodies").map(String::as_str) {
         None | Some("false") => Bodies::Hidden,
         Some("true") => Bodies::Shown,
         Some(_) => return Err(Problem::Invalid("bodies in the query must be true or false".to_owned())),
     };
+    // Headers and recovery data count as bodies: any of them may hold secrets of users.
+    let (bodies, told) = match (asked, caller) {
+        (_, None) => (Bodies::Hidden, "token_needed"),
+        (Bodies::Hidden, Some(_)) => (Bodies::Hidden, "hidden"),
+        (Bodies::Shown, Some(_)) => (Bodies::Shown, "shown"),
+    };
     let found = shared.engine.load(id).await?.filter(|found| found.record.is_named_by(operation));
     let found = found.ok_or(Problem::NotFound { id: operation })?;
     let mut shown = record::operation(id, found.version, &found.record, bodies);
+    shown["bodies"] = told.into();
     shown["timeline"] = record::timeline(&found.record);
     Ok(json_response(StatusCode::OK, &shown))
 }

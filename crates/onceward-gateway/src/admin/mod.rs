@@ -3,7 +3,8 @@
 //! What happens to a request, in order:
 //!
 //! 1. `/livez` and `/readyz` are answered to everybody.
-//! 2. Everything else needs a token; looking from the same machine does not. [`token`] says which token allows what.
+//! 2. Everything else needs a token; looking from the same machine at a listener on loopback does not, but at stored bodies it
+//!    does. [`token`] says which token allows what.
 //! 3. `/v1/operations` is a thin door to the engine: it adds no rule of its own, and every change is a compare-and-swap.
 //! 4. Whatever goes wrong is told as `application/problem+json` with a `code`.
 
@@ -22,6 +23,7 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
+use arc_swap::ArcSwap;
 use axum::Router;
 use axum::extract::{ConnectInfo, Request, State as Held};
 use axum::middleware::{self, Next};
@@ -40,7 +42,7 @@ use tokio::sync::Semaphore;
 pub use self::health::Readiness;
 pub use self::token::Tokens;
 
-use self::access::{Need, admit};
+use self::access::{Ends, Need, admit};
 use self::problem::Problem;
 use crate::settings::Role;
 use crate::telemetry::metrics::Metrics;
@@ -63,23 +65,27 @@ pub struct AdminState {
     pub metrics: Metrics,
     /// What `/readyz` tells.
     pub readiness: Readiness,
-    /// Who may do what.
-    pub tokens: Tokens,
+    /// Who may do what, from now on.
+    pub tokens: Arc<ArcSwap<Tokens>>,
+    /// Where it listens. Only one on loopback may be looked at without a token.
+    pub listener: SocketAddr,
 }
 
 struct Shared {
     engine: Engine,
     metrics: Metrics,
     readiness: Readiness,
-    tokens: Tokens,
+    tokens: Arc<ArcSwap<Tokens>>,
+    listener: SocketAddr,
     probe: health::Probe,
 }
 
 /// Every path of the admin listener. Requests must carry their peer's address as [`ConnectInfo`]; those that do not are
 /// treated as coming from elsewhere.
 pub fn router(state: AdminState) -> Router {
-    let AdminState { engine, metrics, readiness, tokens } = state;
-    let shared = Arc::new(Shared { engine, metrics, readiness, tokens, probe: health::Probe::default() });
+    let AdminState { engine, metrics, readiness, tokens, listener } = state;
+    let probe = health::Probe::default();
+    let shared = Arc::new(Shared { engine, metrics, readiness, tokens, listener, probe });
     let guarded = |need: Need, method: MethodRouter<Arc<Shared>>| {
         let shared = shared.clone();
         method
@@ -107,9 +113,12 @@ pub fn router(state: AdminState) -> Router {
 async fn guard(shared: Arc<Shared>, need: Need, mut request: Request, next: Next) -> Response {
     let unknown = SocketAddr::from(([0, 0, 0, 0], 0));
     let peer = request.extensions().get::<ConnectInfo<SocketAddr>>().map_or(unknown, |peer| peer.0);
-    match admit(need, peer, request.headers(), &shared.tokens) {
+    let ends = Ends { listener: shared.listener, peer };
+    match admit(need, ends, request.headers(), &shared.tokens.load()) {
         Ok(caller) => {
-            request.extensions_mut().insert(caller);
+            if let Some(caller) = caller {
+                request.extensions_mut().insert(caller);
+            }
             next.run(request).await
         }
         Err(problem) => problem.into_response(),

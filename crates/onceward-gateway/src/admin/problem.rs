@@ -60,7 +60,8 @@ impl Problem {
                 StatusCode::UNAUTHORIZED,
                 "token_missing",
                 "This needs a token",
-                "Send `Authorization: Bearer TOKEN`. Every change needs one, and so does every look from elsewhere.".to_owned(),
+                "Send `Authorization: Bearer TOKEN`. Every change needs one, and so do stored bodies. Other looks need none over \
+                 loopback, where `admin.listen` is on loopback too.".to_owned(),
             ),
             Self::TokenWrong => told(
                 StatusCode::UNAUTHORIZED,

@@ -26,6 +26,9 @@ const LEAST_BYTES: usize = 16;
 /// A token file holds one line; what is longer is another file.
 const FILE_BYTES_MAX: u64 = 1024;
 
+/// Said where every change will be refused.
+pub const NO_PLACE: &str = "no token is configured and there is no place to keep one: every change of an operation is refused; configure [[admin.tokens]]";
+
 /// A token that cannot be used.
 #[derive(Debug, thiserror::Error)]
 pub enum TokenError {
@@ -50,7 +53,7 @@ pub enum TokenError {
         second: String,
     },
     /// Others can read the file.
-    #[error("{path} can be read by others (mode {mode:o}): run `chmod 600 {path}`, or delete it and restart to get a new token", path = path.display())]
+    #[error("{path} can be read by others (mode {mode:o}): run `chmod 600 {path}`, or delete it and send SIGHUP or restart to get a new token", path = path.display())]
     Open {
         /// Which file.
         path: PathBuf,
@@ -58,7 +61,7 @@ pub enum TokenError {
         mode: u32,
     },
     /// The file holds something else.
-    #[error("{path} does not hold a token: delete it and restart to get a new one", path = path.display())]
+    #[error("{path} does not hold a token: delete it and send SIGHUP or restart to get a new one", path = path.display())]
     Content {
         /// Which file.
         path: PathBuf,
@@ -82,12 +85,13 @@ pub enum TokenError {
 }
 
 /// Every token that is known, as hashes.
-#[derive(Clone)]
+// Compared only with another configuration's, never with what a client sent.
+#[derive(Clone, PartialEq, Eq)]
 pub struct Tokens {
     known: Vec<Known>,
 }
 
-#[derive(Clone)]
+#[derive(Clone, PartialEq, Eq)]
 struct Known {
     name: String,
     role: Role,
@@ -113,10 +117,7 @@ impl Tokens {
         let token = match path(settings) {
             Some(path) => read_or_make(&path)?,
             None => {
-                tracing::warn!(
-                    next = "configure [[admin.tokens]]",
-                    "no token is configured and there is no place to keep one: operations cannot be changed"
-                );
+                tracing::warn!("{NO_PLACE}");
                 made()?
             }
         };

@@ -45,26 +45,29 @@ pub fn command() -> Command {
                 .arg(switch(JSON, "Print values and origins as JSON"))
                 .arg(switch(SCHEMA, "Print the JSON Schema of the file").conflicts_with(JSON)),
         ))
-        .subcommand(configured(
+        .subcommand(with_keys(
             Command::new("migrate")
                 .about("Make or update the tables of a PostgreSQL store")
                 .arg(switch(PRINT_SQL, "Print the statements for an administrator to run, and change nothing"))
                 .arg(switch(JSON, "Print what was done as JSON").conflicts_with(PRINT_SQL)),
+            &["store"],
         ))
         .subcommand(
-            Command::new("store").about("Look after the store").subcommand_required(true).subcommand(configured(
+            Command::new("store").about("Look after the store").subcommand_required(true).subcommand(with_keys(
                 Command::new("accept-loss")
                     .about("Let a Redis store answer again that has lost its keys: retries of lost keys execute again")
                     .arg(switch(JSON, "Print what was done as JSON")),
+                &["store"],
             )),
         )
-        .subcommand(configured(
+        .subcommand(with_keys(
             Command::new("healthcheck").about("Ask a running gateway whether it is ready").arg(
                 Arg::new(URL)
                     .long(URL)
                     .value_name("URL")
                     .help("Ask here instead of at the admin listener of the configuration"),
             ),
+            &["admin.listen"],
         ))
 }
 
@@ -83,15 +86,24 @@ fn switch(name: &'static str, help: &'static str) -> Arg {
     Arg::new(name).long(name).help(help).action(ArgAction::SetTrue)
 }
 
-/// Adds a flag for the file and for every key.
-fn configured(command: Command) -> Command {
-    let file = Arg::new(CONFIG)
+/// Adds a flag for the file and for the keys that the command reads.
+fn with_keys(command: Command, paths: &[&str]) -> Command {
+    let read = keys().iter().filter(|key| paths.contains(&key.path.as_str()));
+    command.arg(file()).args(read.map(flag))
+}
+
+fn file() -> Arg {
+    Arg::new(CONFIG)
         .long(CONFIG)
         .short('c')
         .value_name("FILE")
         .value_parser(NonEmptyStringValueParser::new())
-        .help("Read this file, such as onceward.toml [variable: ONCEWARD_CONFIG]");
-    let command = command.arg(file).args(keys().iter().map(flag));
+        .help("Read this file, such as onceward.toml [variable: ONCEWARD_CONFIG]")
+}
+
+/// Adds a flag for the file and for every key.
+fn configured(command: Command) -> Command {
+    let command = command.arg(file()).args(keys().iter().map(flag));
     // Recognised, so that they are told apart from typing errors.
     later().iter().filter(|(path, _)| !path.contains('.')).fold(command, |command, (path, _)| {
         let name = if *path == "auth_url" { "auth-url" } else { *path };
@@ -100,9 +112,13 @@ fn configured(command: Command) -> Command {
 }
 
 fn flag(key: &'static Key) -> Arg {
-    let default = match &key.default {
-        Some(default) => format!(" [default: {}]", default.replace(['"', '[', ']'], "")),
-        None => String::new(),
+    let default = match (&key.default, key.form) {
+        (Some(default), Form::Toml) => format!(" [default: {default}]"),
+        // As a flag gives them: texts without quotes, lists without brackets.
+        (Some(default), Form::Text | Form::Number | Form::Switch | Form::Texts | Form::Numbers) => {
+            format!(" [default: {}]", default.replace(['"', '[', ']'], ""))
+        }
+        (None, _) => String::new(),
     };
     let flag = Arg::new(key.path.as_str())
         .long(key.flag.as_str())
@@ -133,7 +149,11 @@ pub(super) fn sources(
     matches: &ArgMatches,
     variables: impl IntoIterator<Item = (OsString, OsString)>,
 ) -> Result<Sources, ConfigErrors> {
-    let given = |id: &str| matches.get_many::<String>(id).map(|values| values.cloned().collect::<Vec<_>>());
+    // A command has only the flags that it reads: for any other, clap has an error here.
+    let given = |id: &str| {
+        let values = matches.try_get_many::<String>(id).ok().flatten();
+        values.map(|values| values.cloned().collect::<Vec<_>>())
+    };
     for (path, instead) in later().iter().filter(|(path, _)| !path.contains('.')) {
         if given(path).is_some() {
             let text = format!("`{path}` is not in this version yet: remove the flag; {instead}");

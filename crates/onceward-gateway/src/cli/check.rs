@@ -1,23 +1,24 @@
 //! `onceward check`: everything that can be looked at before the gateway is started.
 
+mod embedded;
+mod loaders;
 mod servers;
 
 use std::fmt;
-use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
 use onceward::store::Store;
 use onceward::{
-    Clock as _, Engine, EngineOptions, Identity, IdentityChange, RecordFormat, RecordId, SystemClock,
-    Timestamp,
+    Clock as _, Engine, EngineOptions, Identity, IdentityChange, IdentityRefused, OpenError, RecordFormat,
+    RecordId, Secret, SystemClock, Timestamp,
 };
-use onceward_sqlite::{OpenError, Options, SqliteStore};
 use serde_json::json;
 
-use crate::config::{ConfigErrors, Sources};
+use crate::config::{ConfigErrors, Loaded, Sources};
 use crate::proxy::{self, ExamineError, ProxyError};
 use crate::settings::{Settings, StoreUrl};
+use crate::stores;
 
 /// Long enough for a far network, short enough for a person who waits.
 const PATIENCE: Duration = Duration::from_secs(5);
@@ -91,9 +92,9 @@ impl fmt::Display for Report {
 /// Looks at everything. A configuration that is wrong is a finding too.
 pub(super) async fn run(sources: &Sources) -> Report {
     let mut report = Report::default();
-    let (settings, advice) = match (sources.load(), sources.advice()) {
-        (Ok(loaded), Ok(advice)) => (loaded.settings, advice),
-        (Err(errors), _) | (_, Err(errors)) => {
+    let Loaded { settings, advice, .. } = match sources.load() {
+        Ok(loaded) => loaded,
+        Err(errors) => {
             report.configuration(&errors);
             return report;
         }
@@ -104,11 +105,11 @@ pub(super) async fn run(sources: &Sources) -> Report {
     for problem in advice {
         report.say(Level::Warning, "configuration", problem.to_string());
     }
-    files(&settings, &mut report);
+    loaders::run(&settings, &mut report).await;
     match &settings.store {
         // The configuration's advice has said what there is to say.
         StoreUrl::Memory => {}
-        StoreUrl::Sqlite(path) => sqlite(path, &settings, &mut report).await,
+        StoreUrl::Sqlite(path) => embedded::run(path, &settings, &mut report).await,
         StoreUrl::Postgres(url) => servers::postgres(url, &settings, &mut report).await,
         StoreUrl::Redis(url) => servers::redis(url, &settings, &mut report).await,
     }
@@ -119,72 +120,40 @@ pub(super) async fn run(sources: &Sources) -> Report {
     report
 }
 
-fn files(settings: &Settings, report: &mut Report) {
-    let tls =
-        settings.tls.iter().flat_map(|tls| [("tls.certificate", &tls.certificate), ("tls.key", &tls.key)]);
-    for (key, path) in tls.chain(settings.upstream.ca.iter().map(|path| ("upstream_tls.ca", path))) {
-        match std::fs::read_to_string(path) {
-            Ok(text) if text.contains("-----BEGIN ") => {
-                report.say(Level::Ok, "tls", format!("{key} can be read"))
-            }
-            Ok(_) => report.say(Level::Error, "tls", format!("{key} = {path:?} is no PEM file")),
-            Err(error) => {
-                report.say(Level::Error, "tls", format!("{key} = {path:?} cannot be read: {error}"))
-            }
-        }
-    }
-}
-
-async fn sqlite(path: &Path, settings: &Settings, report: &mut Report) {
-    if !path.exists() {
-        let parent = path.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."));
-        if parent.is_dir() {
-            report.say(
-                Level::Ok,
-                "store",
-                format!("{path:?} is not there yet, and will be made at the first start"),
-            );
-        } else {
-            let text =
-                format!("{path:?} cannot be made, because {parent:?} is no directory: create it first");
-            report.say(Level::Error, "store", text);
-        }
-        return;
-    }
-    let options = Options::default();
-    let opened = tokio::task::spawn_blocking({
-        let path = path.to_owned();
-        move || SqliteStore::open(path, options)
-    });
-    let store = match opened.await {
-        Ok(Ok(store)) => store,
-        Ok(Err(error @ OpenError::InUse { .. })) => {
-            let text =
-                format!("{error}. If that is this gateway, all is well; what is in it was not looked at");
-            return report.say(Level::Warning, "store", text);
-        }
-        Ok(Err(error)) => return report.say(Level::Error, "store", error.to_string()),
-        Err(error) => return report.say(Level::Error, "store", format!("opening it failed: {error}")),
-    };
-    report.say(Level::Ok, "store", format!("{path:?} can be opened and locked; it has {}", size(path)));
-    contents(Arc::new(store.clone()), settings, report).await;
-    store.close().await;
-}
-
 /// Where a store keeps its identity; asked for only to tell whether it has one.
 const IDENTITY: RecordId = RecordId::from_bytes([0; 16]);
 
-async fn contents(store: Arc<dyn Store>, settings: &Settings, report: &mut Report) {
+/// Whether the store knows the identity that it would be opened with.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Recognised {
+    /// It is new.
+    New,
+    /// It does.
+    Known,
+    /// It does not, or cannot be asked. An error was reported.
+    Refused,
+}
+
+async fn contents(
+    store: Arc<dyn Store>,
+    settings: &Settings,
+    secret: Option<&Secret>,
+    report: &mut Report,
+) -> Recognised {
     let seen = match store.load(IDENTITY).await {
         Ok(seen) => seen,
-        Err(error) => return report.say(Level::Error, "store", error.to_string()),
+        Err(error) => {
+            report.say(Level::Error, "store", error.to_string());
+            return Recognised::Refused;
+        }
     };
     clock(SystemClock.now(), seen.now, report);
     if seen.record.is_none() {
         // An engine would now write its identity, and a check must change nothing.
-        return report.say(Level::Ok, "identity", "the store is new, and takes this one at the first start");
+        report.say(Level::Ok, "identity", "the store is new, and takes this one at the first start");
+        return Recognised::New;
     }
-    match identity(store, settings).await {
+    match identity(store, settings, secret).await {
         Ok(format) => {
             report.say(
                 Level::Ok,
@@ -192,8 +161,21 @@ async fn contents(store: Arc<dyn Store>, settings: &Settings, report: &mut Repor
                 "namespace, scope and secret are those that the store was used with",
             );
             record_format(format, settings, report);
+            Recognised::Known
         }
-        Err(text) => report.say(Level::Error, "identity", text),
+        Err(error) => {
+            let changed = error
+                .downcast_ref::<OpenError>()
+                .is_some_and(|error| matches!(error, OpenError::Identity(IdentityRefused::Changed { .. })));
+            let advice = match &settings.store {
+                StoreUrl::Sqlite(path) if changed => stores::secret_advice(settings.secret.as_ref(), path),
+                StoreUrl::Sqlite(_) | StoreUrl::Memory | StoreUrl::Postgres(_) | StoreUrl::Redis(_) => {
+                    String::new()
+                }
+            };
+            report.say(Level::Error, "identity", format!("{error}{advice}"));
+            Recognised::Refused
+        }
     }
 }
 
@@ -215,16 +197,15 @@ fn record_format(noted: RecordFormat, settings: &Settings, report: &mut Report) 
 }
 
 /// Recognises the identity, and tells the format that the store notes.
-async fn identity(store: Arc<dyn Store>, settings: &Settings) -> Result<RecordFormat, String> {
-    let identity =
-        Identity::new(&settings.namespace, &settings.scope.to_string()).map_err(|error| error.to_string())?;
-    let identity = match &settings.secret {
-        Some(secret) => identity.with_secret(secret.clone()),
-        None => identity,
-    };
-    let options =
-        EngineOptions::new().map_err(|error| error.to_string())?.identity_change(IdentityChange::Refuse);
-    let engine = Engine::open(store, identity, options).await.map_err(|error| error.to_string())?;
+async fn identity(
+    store: Arc<dyn Store>,
+    settings: &Settings,
+    secret: Option<&Secret>,
+) -> Result<RecordFormat, crate::Failure> {
+    let identity = Identity::new(&settings.namespace, &settings.scope.to_string())?;
+    let identity = secret.cloned().into_iter().fold(identity, Identity::with_secret);
+    let options = EngineOptions::new()?.identity_change(IdentityChange::Refuse);
+    let engine = Engine::open(store, identity, options).await?;
     let format = engine.record_format();
     engine.shut_down(Duration::ZERO).await;
     Ok(format)
@@ -240,15 +221,6 @@ fn clock(machine: Timestamp, store: Timestamp, report: &mut Report) {
     } else {
         report.say(Level::Ok, "clock", "the store's and this machine's agree");
     }
-}
-
-/// Of the database and its log.
-fn size(path: &Path) -> String {
-    let mut log = path.as_os_str().to_owned();
-    log.push("-wal");
-    let bytes = |path: &Path| std::fs::metadata(path).map_or(0, |found| found.len());
-    let total = bytes(path) + bytes(Path::new(&log));
-    if total < 10 << 20 { format!("{} KiB", total.div_ceil(1 << 10)) } else { format!("{} MiB", total >> 20) }
 }
 
 /// Whether the upstream speaks HTTP/1.1. One that cannot be reached is only a warning: it may be started later.

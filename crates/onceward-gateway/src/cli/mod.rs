@@ -1,6 +1,6 @@
 //! The command line. `main` hands everything over to [`run`].
 //!
-//! Exit codes: 0 all is well, 1 it failed, 2 the command line or the configuration is wrong.
+//! Exit codes: 0 all is well, 1 it failed, 2 the command line or the configuration is wrong, 141 nothing reads what it prints.
 
 mod args;
 mod check;
@@ -10,7 +10,7 @@ mod store;
 use std::error::Error;
 use std::ffi::OsString;
 use std::future::Future;
-use std::io::Write as _;
+use std::io::{self, Write as _};
 use std::process::ExitCode;
 
 use clap::ArgMatches;
@@ -24,6 +24,9 @@ pub use self::args::command;
 
 const FAILED: u8 = 1;
 const WRONG_USE: u8 = 2;
+/// What a shell reports of a program that SIGPIPE (13) ended. Most programs end so when their reader, such as `head`, has gone
+/// away, and pipelines expect it.
+const READER_GONE: u8 = 128 + 13;
 
 /// What a command ended with, beside success.
 enum Failure {
@@ -33,6 +36,8 @@ enum Failure {
     Failed(Box<dyn Error + Send + Sync>),
     /// Everything was said already; the code is 1.
     Told,
+    /// Nothing reads what the command prints, so nothing is said; the code is 141.
+    ReaderGone,
 }
 
 impl From<ConfigErrors> for Failure {
@@ -43,13 +48,16 @@ impl From<ConfigErrors> for Failure {
 
 impl From<Box<dyn Error + Send + Sync>> for Failure {
     fn from(error: Box<dyn Error + Send + Sync>) -> Self {
-        Self::Failed(error)
+        match error.downcast_ref::<io::Error>() {
+            Some(error) if error.kind() == io::ErrorKind::BrokenPipe => Self::ReaderGone,
+            Some(_) | None => Self::Failed(error),
+        }
     }
 }
 
-impl From<std::io::Error> for Failure {
-    fn from(error: std::io::Error) -> Self {
-        Self::Failed(error.into())
+impl From<io::Error> for Failure {
+    fn from(error: io::Error) -> Self {
+        Box::<dyn Error + Send + Sync>::from(error).into()
     }
 }
 
@@ -65,15 +73,21 @@ pub fn run(
     match dispatch(&matches, variables) {
         Ok(()) => ExitCode::SUCCESS,
         Err(Failure::Configuration(errors)) => {
-            eprintln!("{errors}");
+            complain(&format!("{errors}\n"));
             ExitCode::from(WRONG_USE)
         }
         Err(Failure::Failed(error)) => {
-            eprintln!("onceward: {error}");
+            complain(&format!("onceward: {error}\n"));
             ExitCode::from(FAILED)
         }
         Err(Failure::Told) => ExitCode::from(FAILED),
+        Err(Failure::ReaderGone) => ExitCode::from(READER_GONE),
     }
+}
+
+/// Says on standard error what is wrong. Where that is closed the exit code has to do: `eprintln!` would panic.
+fn complain(text: &str) {
+    drop(io::stderr().write_all(text.as_bytes()));
 }
 
 /// What clap has to say: a help text that was asked for, or what is wrong.
@@ -82,6 +96,7 @@ fn explain(error: &clap::Error) -> ExitCode {
     let asked = matches!(error.kind(), ErrorKind::DisplayHelp | ErrorKind::DisplayVersion);
     match (asked, printed) {
         (true, Ok(())) => ExitCode::SUCCESS,
+        (true, Err(error)) if error.kind() == io::ErrorKind::BrokenPipe => ExitCode::from(READER_GONE),
         (true, Err(_)) => ExitCode::from(FAILED),
         (false, _) => ExitCode::from(WRONG_USE),
     }
@@ -144,13 +159,12 @@ fn shown(matches: &ArgMatches, sources: &Sources) -> Result<String, Failure> {
     Ok(if matches.get_flag(args::JSON) { pretty(&shown.to_json()) } else { shown.to_string() })
 }
 
-/// A reader that went away, such as `head`, is no failure of ours, but it is no success either.
 fn print(text: &str) -> Result<(), Failure> {
-    let mut out = std::io::stdout().lock();
+    let mut out = io::stdout().lock();
     out.write_all(text.as_bytes())?;
     Ok(out.flush()?)
 }
 
-fn block_on<F: Future>(work: F) -> std::io::Result<F::Output> {
+fn block_on<F: Future>(work: F) -> io::Result<F::Output> {
     Ok(tokio::runtime::Builder::new_multi_thread().enable_all().build()?.block_on(work))
 }

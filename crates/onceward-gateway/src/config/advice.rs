@@ -94,7 +94,7 @@ fn scope(document: &Document, say: &mut impl FnMut(&Path, String)) {
             ScopeRule::Authorization | ScopeRule::Fixed(_) => {}
         }
         match part {
-            ScopeRule::Authorization | ScopeRule::BasicUser if document.secret.is_none() => {
+            ScopeRule::Authorization | ScopeRule::BasicUser if lacks_secret(document) => {
                 let text = format!(
                     "`scope` = \"{part}\" without a `secret`: whoever can read the store can test guesses about who its \
                      callers are; give a secret before the first start, because it cannot change later"
@@ -103,6 +103,14 @@ fn scope(document: &Document, say: &mut impl FnMut(&Path, String)) {
             }
             ScopeRule::Authorization | ScopeRule::BasicUser | ScopeRule::Header(_) | ScopeRule::Fixed(_) => {}
         }
+    }
+}
+
+/// A store in a file keeps a secret beside it, and one in memory has no other readers.
+fn lacks_secret(document: &Document) -> bool {
+    match document.store.0 {
+        StoreUrl::Postgres(_) | StoreUrl::Redis(_) => document.secret.is_none(),
+        StoreUrl::Memory | StoreUrl::Sqlite(_) => false,
     }
 }
 

@@ -46,7 +46,7 @@ pub(super) struct Document {
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 1, max = 2))]
     pub record_format: Option<u8>,
-    /// Keys every hash that is stored, so that whoever reads the store can confirm no guess. At least 16 bytes.
+    /// Keys every stored hash, so that reading the store confirms no guess. At least 16 bytes. A new SQLite store makes its own.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub secret: Option<SecretSource>,
     /// What clients put before `/.well-known`, where a proxy in front changes origin or path.

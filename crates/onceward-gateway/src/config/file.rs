@@ -23,14 +23,14 @@ pub(super) fn read(path: &Path) -> Result<Node, ConfigErrors> {
     parse(&name, &text)
 }
 
-/// A file's text as a tree. Every syntax error is told with its line.
+/// A file's text as a tree. The first syntax error is told with its line: those after it mostly follow from it.
 pub(super) fn parse(name: &str, text: &str) -> Result<Node, ConfigErrors> {
     let place = Place { name, text };
     let (table, errors) = DeTable::parse_recoverable(text);
-    let mut problems: Vec<Problem> = errors.iter().map(|error| place.syntax_error(error)).collect();
-    // What follows on the same line is mostly the same mistake again.
-    problems.dedup_by(|next, first| next.origin == first.origin);
-    ConfigErrors::unless_empty(problems)?;
+    let first = errors.iter().min_by_key(|error| error.span().map_or(text.len(), |span| span.start));
+    if let Some(error) = first {
+        return Err(place.syntax_error(error).into());
+    }
     let origin = Origin::File { name: name.to_owned(), line: None };
     Ok(Node { value: place.table(table.get_ref()), origin })
 }

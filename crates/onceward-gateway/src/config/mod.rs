@@ -61,6 +61,8 @@ pub struct Sources {
 pub struct Loaded {
     /// What to go by.
     pub settings: Settings,
+    /// What is allowed and may still be a mistake.
+    pub advice: Vec<Problem>,
     /// Where it came from, to be read again.
     pub sources: Sources,
     /// What happens when the store was made under another namespace, scope or secret.
@@ -123,8 +125,9 @@ impl Sources {
 
     /// Reads and checks everything.
     pub fn load(&self) -> Result<Loaded, ConfigErrors> {
-        let (_, settings) = self.checked()?;
-        Ok(Loaded { settings, sources: self.clone(), identity_change: self.identity_change })
+        let (merged, settings) = self.checked()?;
+        let advice = advice::about(&merged.document, &merged.tree);
+        Ok(Loaded { settings, advice, sources: self.clone(), identity_change: self.identity_change })
     }
 
     /// The effective values with their origins, if nothing is wrong with them.
@@ -139,12 +142,6 @@ impl Sources {
             merged.tree.insert(key, Node::from_toml(toml::Value::String(text), &origin));
         }
         Ok(Shown::new(&merged.tree))
-    }
-
-    /// What is allowed and may still be a mistake.
-    pub fn advice(&self) -> Result<Vec<Problem>, ConfigErrors> {
-        let (merged, _) = self.checked()?;
-        Ok(advice::about(&merged.document, &merged.tree))
     }
 
     /// Only the address of the admin listener, whatever else may be wrong.

@@ -73,7 +73,7 @@ pub(super) fn settings(
     let tls = tls(document, &mut findings);
     upstream_tls(document, &mut findings);
     let limits = limits(document, &mut findings);
-    let routes = routes::build(document, secret.as_ref(), &mut findings);
+    let routes = routes::build(document, &mut findings);
     ConfigErrors::unless_empty(findings.problems)?;
     let origin = |path: &str| tree.origin_of(&Path::of(path));
     let scope = scope.map_err(|error| Problem { origin: origin("scope"), text: error.to_string() })?;

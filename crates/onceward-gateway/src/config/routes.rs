@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use onceward::http::{self, Policy, Routes};
-use onceward::{Claim, Key, OnLapse, Profile, Secret};
+use onceward::{Claim, Key, OnLapse, Profile};
 
 use super::document::Document;
 use super::pattern::Pattern;
@@ -27,14 +27,10 @@ pub(super) fn reply_bytes(document: &Document) -> usize {
 }
 
 /// The table of routes. What is wrong goes to the findings; the error is what only the layer knows.
-pub(super) fn build(
-    document: &Document,
-    secret: Option<&Secret>,
-    findings: &mut Findings<'_>,
-) -> Result<Routes, String> {
+pub(super) fn build(document: &Document, findings: &mut Findings<'_>) -> Result<Routes, String> {
     let defaults = Place { own: Path::of("defaults"), inherited: None };
     let buffered = document.limits.buffered_bytes.bytes();
-    let policy = policy(&document.defaults.rules(), buffered, secret, &defaults, findings);
+    let policy = policy(&document.defaults.rules(), buffered, &defaults, findings);
     let mut routes = Routes::new(policy).map_err(|error| error.to_string());
     let mut before: Vec<(usize, Pattern)> = Vec::new();
     for (index, route) in document.routes.iter().enumerate() {
@@ -70,7 +66,7 @@ pub(super) fn build(
                 routes.unprotected(&route.pattern).map_err(|error| error.to_string())
             }
             (Ok(routes), Some(true) | None) => {
-                let policy = self::policy(&rules, buffered, secret, &place, findings);
+                let policy = self::policy(&rules, buffered, &place, findings);
                 routes.route(&route.pattern, policy).map_err(|error| error.to_string())
             }
             (Err(error), _) => Err(error),
@@ -114,13 +110,7 @@ impl Place {
 }
 
 /// Checks each rule where its origin is known, and makes the layer's policy from it.
-fn policy(
-    rules: &Rules,
-    buffered: usize,
-    secret: Option<&Secret>,
-    place: &Place,
-    findings: &mut Findings<'_>,
-) -> Policy {
+fn policy(rules: &Rules, buffered: usize, place: &Place, findings: &mut Findings<'_>) -> Policy {
     times(rules, place, findings);
     statuses(rules, place, findings);
     if rules.max_request_body.bytes() > buffered {
@@ -193,7 +183,7 @@ fn policy(
             rules::CloseDelimited::Accept => http::CloseDelimited::Accept,
             rules::CloseDelimited::Unknown => http::CloseDelimited::Unknown,
         },
-        fingerprint: fingerprint(rules, secret, place, findings),
+        fingerprint: fingerprint(rules, place, findings),
         response_version: rules.response_version,
         set_cookie: match rules.set_cookie {
             rules::SetCookie::Drop => http::SetCookie::Drop,
@@ -254,18 +244,10 @@ fn statuses(rules: &Rules, place: &Place, findings: &mut Findings<'_>) {
     }
 }
 
-fn fingerprint(
-    rules: &Rules,
-    secret: Option<&Secret>,
-    place: &Place,
-    findings: &mut Findings<'_>,
-) -> Profile {
+/// Without a secret: which one is used is known only when the store is open.
+fn fingerprint(rules: &Rules, place: &Place, findings: &mut Findings<'_>) -> Profile {
     let given = &rules.fingerprint;
-    let mut builder = Profile::builder().headers(given.headers.clone()).ignore(given.ignore.clone());
-    if let Some(secret) = secret {
-        builder = builder.secret(secret.clone());
-    }
-    match builder.build() {
+    match Profile::builder().headers(given.headers.clone()).ignore(given.ignore.clone()).build() {
         Ok(profile) => profile,
         Err(error) => {
             let path = place.path("fingerprint", findings);

@@ -1,15 +1,39 @@
 //! A line for every decision, as it is made.
 
-use onceward::{Observation, Observer, RecordId};
+use std::fmt::Display;
+use std::io::{self, Write as _};
 
-/// Prints what the engine decides.
-pub(super) struct Console;
+use onceward::{Observation, Observer, RecordId};
+use tokio::sync::mpsc;
+
+/// Where the demo prints. Cheap to clone; all clones print to standard output.
+#[derive(Debug, Clone)]
+pub(super) struct Console {
+    failed: mpsc::Sender<io::Error>,
+}
+
+impl Console {
+    /// A console, and where it reports that nothing reads it any more: then the demo has nothing left to do.
+    pub(super) fn new() -> (Self, mpsc::Receiver<io::Error>) {
+        let (failed, failures) = mpsc::channel(1);
+        (Self { failed }, failures)
+    }
+
+    /// Prints a line. A failure ends the demo and not the task that prints: `println!` would panic there.
+    pub(super) fn say(&self, line: impl Display) {
+        let mut out = io::stdout().lock();
+        if let Err(error) = writeln!(out, "{line}").and_then(|()| out.flush()) {
+            // The first failure is enough.
+            drop(self.failed.try_send(error));
+        }
+    }
+}
 
 impl Observer for Console {
     fn observe(&self, _: &str, id: RecordId, what: Observation) {
         let Some((decision, meaning)) = told(what) else { return };
         let id: String = id.to_string().chars().take(8).collect();
-        println!("  gateway       {id}  {decision:<9} {meaning}");
+        self.say(format_args!("  gateway       {id}  {decision:<9} {meaning}"));
     }
 }
 

@@ -23,14 +23,15 @@ use crate::settings::{
 /// Any free port on this machine.
 const FREE: SocketAddr = SocketAddr::new(std::net::IpAddr::V4(Ipv4Addr::LOCALHOST), 0);
 
-/// Runs the demo until Ctrl-C.
+/// Runs the demo until Ctrl-C, or until nothing reads what it prints.
 pub async fn run() -> Result<(), Failure> {
     let mut terminate = signal(SignalKind::terminate())?;
     let mut interrupt = signal(SignalKind::interrupt())?;
     let folder = tempfile::Builder::new().prefix("onceward-demo-").tempdir()?;
     let listener = TcpListener::bind(FREE).await?;
     let api = listener.local_addr()?;
-    let payments = tokio::spawn(Payments::default().serve(listener));
+    let (console, mut failures) = Console::new();
+    let payments = tokio::spawn(Payments::new(console.clone()).serve(listener));
     let settings = Settings {
         listen: free_or(Settings::LISTEN).await,
         upstream: Upstream {
@@ -55,18 +56,19 @@ pub async fn run() -> Result<(), Failure> {
         limits: Limits { drain: SLOW * 2, ..Limits::default() },
         telemetry: Telemetry::default(),
     };
-    let running = Running::start(settings, IdentityChange::Refuse, vec![Arc::new(Console)]).await?;
-    tell(&running, api);
-    tokio::select! {
-        _ = terminate.recv() => {}
-        _ = interrupt.recv() => {}
-    }
-    println!("\nStopping: what runs is finished first.");
+    let running = Running::start(settings, IdentityChange::Refuse, vec![Arc::new(console.clone())]).await?;
+    console.say(introduction(&running, api));
+    let failed = tokio::select! {
+        _ = terminate.recv() => None,
+        _ = interrupt.recv() => None,
+        failed = failures.recv() => failed,
+    };
+    console.say("\nStopping: what runs is finished first.");
     running.stop().await;
     payments.abort();
     folder.close()?;
-    println!("Stopped. The demo's files are gone.");
-    Ok(())
+    console.say("Stopped. The demo's files are gone.");
+    failed.map_or(Ok(()), |error| Err(error.into()))
 }
 
 /// The usual port, so that the lines to paste are the ones in the README; another one if it is taken.
@@ -80,9 +82,9 @@ async fn free_or(usual: SocketAddr) -> SocketAddr {
     }
 }
 
-fn tell(running: &Running, api: SocketAddr) {
+fn introduction(running: &Running, api: SocketAddr) -> String {
     let (url, admin) = (format!("http://{}/charges", running.address), running.admin);
-    println!(
+    format!(
         "A payments API that charges a card for every POST it gets, and Onceward in front of it.
 
   gateway       http://{}   send requests here
@@ -117,5 +119,5 @@ Paste these lines into another terminal, one after the other, and watch this one
 Ctrl-C ends the demo and removes its files. What is decided appears here:
 ",
         running.address,
-    );
+    )
 }

@@ -17,15 +17,18 @@ use onceward::time::sleep;
 use serde_json::json;
 use tokio::net::TcpListener;
 
+use super::console::Console;
+
 /// How long a slow charge takes: longer than the client of the demo waits.
 pub(super) const SLOW: Duration = Duration::from_secs(2);
 /// A charge is a number; nobody needs more.
 const LARGEST_BODY: usize = 4096;
 
 /// Every charge that was made, in cents. Charging twice is exactly what happens if it is asked twice.
-#[derive(Clone, Default)]
+#[derive(Clone)]
 pub(super) struct Payments {
     charged: Arc<Mutex<Vec<u64>>>,
+    console: Console,
 }
 
 /// The API went away before it answered.
@@ -41,6 +44,10 @@ impl fmt::Display for Gone {
 impl std::error::Error for Gone {}
 
 impl Payments {
+    pub(super) fn new(console: Console) -> Self {
+        Self { charged: Arc::default(), console }
+    }
+
     /// Serves until it is dropped.
     pub(super) async fn serve(self, listener: TcpListener) -> Infallible {
         loop {
@@ -91,7 +98,8 @@ impl Payments {
             charged.push(cents);
             charged.len()
         };
-        println!("  payments API  charged {}: that is charge {number}", Euros(cents));
+        let charged = Euros(cents);
+        self.console.say(format_args!("  payments API  charged {charged}: that is charge {number}"));
         match wish.as_ref().map(HeaderValue::as_bytes) {
             Some(b"slow") => sleep(SLOW).await,
             Some(b"gone") => return Err(Gone),

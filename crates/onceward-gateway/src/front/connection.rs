@@ -106,10 +106,10 @@ impl Front {
         B::Error: Into<Box<dyn StdError + Send + Sync>>,
     {
         let mut stop = pin!(Seldom::new(stop));
-        let Some(config) = &self.tls else {
+        let Some(certificate) = &self.tls else {
             return run(&self.limits, accepted, Scheme::Http, Speaks::Unknown, stop).await;
         };
-        let handshake = TlsAcceptor::from(Arc::clone(config)).accept(accepted.io);
+        let handshake = TlsAcceptor::from(certificate.load().config()).accept(accepted.io);
         let limit = HANDSHAKE.min(self.limits.header_timeout);
         let io = tokio::select! {
             biased;

@@ -36,10 +36,8 @@ pub mod tls;
 mod properties;
 
 use std::net::SocketAddr;
-use std::sync::Arc;
 
 use http::HeaderValue;
-use rustls::ServerConfig;
 
 pub use self::body::{Body, BodyError};
 pub use self::connection::ConnectionError;
@@ -54,7 +52,7 @@ pub struct Front {
     /// How much is held at once, and for how long.
     pub limits: Limits,
     /// Where it is given, clients speak TLS.
-    pub tls: Option<Arc<ServerConfig>>,
+    pub tls: Option<tls::Shown>,
 }
 
 /// Who sent a request, and how. It is among the extensions of each.

@@ -1,18 +1,26 @@
 //! The certificate that clients see, read from its files.
 
+use std::fmt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::time::{Duration, UNIX_EPOCH};
 
+use arc_swap::ArcSwap;
+use onceward::Timestamp;
 use rustls::ServerConfig;
 use rustls::crypto::ring;
 use rustls::pki_types::pem::{self, PemObject as _};
 use rustls::pki_types::{CertificateDer, PrivateKeyDer};
+use x509_cert::der::Decode as _;
 
 use crate::settings::Tls;
 
 /// HTTP/2 and HTTP/1.1, as TLS names them.
 pub(super) const H2: &[u8] = b"h2";
 const HTTP11: &[u8] = b"http/1.1";
+
+/// Certificates are commonly renewed weeks before they end, so that one with less left was forgotten.
+const SOON: Duration = Duration::from_secs(7 * 24 * 60 * 60);
 
 /// Why TLS cannot be spoken with these files.
 #[derive(Debug, thiserror::Error)]
@@ -80,39 +88,100 @@ pub enum TlsError {
     },
 }
 
-/// Reads certificate and key, and makes of them what listeners need. Clients may speak HTTP/2 or HTTP/1.1.
-pub fn server_config(tls: &Tls) -> Result<Arc<ServerConfig>, TlsError> {
-    let path = &tls.certificate;
-    let certificates = CertificateDer::pem_slice_iter(&read(path)?)
-        .collect::<Result<Vec<_>, _>>()
-        .map_err(|error| not_pem(path, &error))?;
-    if certificates.is_empty() {
-        return Err(TlsError::NoCertificate { path: path.clone() });
+/// The certificate that a listener shows from now on. Connections that are open keep the one they were shown.
+pub type Shown = Arc<ArcSwap<Certificate>>;
+
+/// A certificate and its key, read from their files, as listeners need them.
+#[derive(Debug, Clone)]
+pub struct Certificate {
+    config: Arc<ServerConfig>,
+    chain: Vec<CertificateDer<'static>>,
+}
+
+/// Two with the same chain have the same key.
+impl PartialEq for Certificate {
+    fn eq(&self, other: &Self) -> bool {
+        self.chain == other.chain
     }
-    let path = &tls.key;
-    let key = PrivateKeyDer::from_pem_slice(&read(path)?).map_err(|error| {
-        if matches!(error, pem::Error::NoItemsFound) {
-            TlsError::NoKey { path: path.clone() }
-        } else {
-            not_pem(path, &error)
+}
+
+impl Certificate {
+    /// Reads certificate and key. Clients may speak HTTP/2 or HTTP/1.1.
+    pub fn load(tls: &Tls) -> Result<Self, TlsError> {
+        let path = &tls.certificate;
+        let chain = CertificateDer::pem_slice_iter(&read(path)?)
+            .collect::<Result<Vec<_>, _>>()
+            .map_err(|error| not_pem(path, &error))?;
+        if chain.is_empty() {
+            return Err(TlsError::NoCertificate { path: path.clone() });
         }
-    })?;
-    let unusable = |source| {
-        let (certificate, key) = (tls.certificate.clone(), tls.key.clone());
-        if matches!(source, rustls::Error::InconsistentKeys(_)) {
-            TlsError::Mismatch { certificate, key }
-        } else {
-            TlsError::Unusable { certificate, key, source }
+        let path = &tls.key;
+        let key = PrivateKeyDer::from_pem_slice(&read(path)?).map_err(|error| {
+            if matches!(error, pem::Error::NoItemsFound) {
+                TlsError::NoKey { path: path.clone() }
+            } else {
+                not_pem(path, &error)
+            }
+        })?;
+        let unusable = |source| {
+            let (certificate, key) = (tls.certificate.clone(), tls.key.clone());
+            if matches!(source, rustls::Error::InconsistentKeys(_)) {
+                TlsError::Mismatch { certificate, key }
+            } else {
+                TlsError::Unusable { certificate, key, source }
+            }
+        };
+        let mut config = ServerConfig::builder_with_provider(Arc::new(ring::default_provider()))
+            .with_safe_default_protocol_versions()
+            .map_err(unusable)?
+            .with_no_client_auth()
+            .with_single_cert(chain.clone(), key)
+            .map_err(unusable)?;
+        config.alpn_protocols = vec![H2.to_vec(), HTTP11.to_vec()];
+        Ok(Self { config: Arc::new(config), chain })
+    }
+
+    /// What a connection is accepted with.
+    pub(super) fn config(&self) -> Arc<ServerConfig> {
+        self.config.clone()
+    }
+
+    /// When the certificate itself expires. Nothing where it does not say so in a way that is understood.
+    pub fn expires_at(&self) -> Option<Timestamp> {
+        let certificate = x509_cert::Certificate::from_der(self.chain.first()?).ok()?;
+        let end = certificate.tbs_certificate.validity.not_after.to_unix_duration();
+        Some(Timestamp::from_micros(u64::try_from(end.as_micros()).ok()?))
+    }
+
+    /// What an operator should know about it at this time: that it has expired, or soon will have.
+    pub fn advice(&self, now: Timestamp) -> Option<String> {
+        let expires_at = self.expires_at()?;
+        let left = expires_at.since(now);
+        if left > SOON {
+            return None;
         }
-    };
-    let mut config = ServerConfig::builder_with_provider(Arc::new(ring::default_provider()))
-        .with_safe_default_protocol_versions()
-        .map_err(unusable)?
-        .with_no_client_auth()
-        .with_single_cert(certificates, key)
-        .map_err(unusable)?;
-    config.alpn_protocols = vec![H2.to_vec(), HTTP11.to_vec()];
-    Ok(Arc::new(config))
+        let has = if left.is_zero() { "has expired" } else { "expires soon" };
+        Some(format!(
+            "the certificate that clients see {has} ({}): put a new one into the files of [tls], and send SIGHUP",
+            written(expires_at)
+        ))
+    }
+}
+
+/// How it is told in a log: by the end of its time.
+impl fmt::Display for Certificate {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.expires_at() {
+            Some(at) => write!(f, "certificate (expires {})", written(at)),
+            None => f.write_str("certificate"),
+        }
+    }
+}
+
+/// A time as RFC 3339 has it, which ends with the year 9999.
+fn written(at: Timestamp) -> impl fmt::Display {
+    let since = Duration::from_micros(at.as_micros()).min(Duration::from_secs(253_402_300_799));
+    humantime::format_rfc3339_seconds(UNIX_EPOCH + since)
 }
 
 fn read(path: &Path) -> Result<Vec<u8>, TlsError> {

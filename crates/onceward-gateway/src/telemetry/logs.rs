@@ -78,9 +78,18 @@ where
         AccessLog::Off => "access=off",
     };
     let filter = EnvFilter::try_new(level).map_err(refused)?.add_directive(access.parse().map_err(refused)?);
+    // A line that cannot be written is lost. The library would say so with `eprintln!`, which panics where standard error is
+    // what failed, in the middle of a request.
     let lines = match telemetry.logs {
-        LogFormat::Text => fmt::layer().with_ansi(false).with_writer(writer).boxed(),
-        LogFormat::Json => fmt::layer().json().event_format(JsonLines::new()).with_writer(writer).boxed(),
+        LogFormat::Text => {
+            fmt::layer().with_ansi(false).log_internal_errors(false).with_writer(writer).boxed()
+        }
+        LogFormat::Json => fmt::layer()
+            .log_internal_errors(false)
+            .json()
+            .event_format(JsonLines::new())
+            .with_writer(writer)
+            .boxed(),
     };
     Ok(Registry::default().with(lines.with_filter(filter)))
 }

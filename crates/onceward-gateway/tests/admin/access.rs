@@ -64,6 +64,66 @@ async fn a_look_without_a_token_is_for_programs_on_this_machine_only() {
 }
 
 #[tokio::test]
+async fn a_look_without_a_token_needs_a_listener_that_no_other_machine_reaches() {
+    let bench = Bench::new().await;
+    let id = bench.lose("k").await;
+    // The sidecar of a service mesh is a peer on loopback, wherever its request comes from.
+    for (listener, without_token) in [
+        ("127.0.0.1:8421", 200),
+        ("[::1]:8421", 200),
+        ("[::ffff:127.0.0.1]:8421", 200),
+        ("0.0.0.0:8421", 401),
+        ("[::]:8421", 401),
+        ("10.0.0.7:8421", 401),
+    ] {
+        let router = admin::router(bench.state(listener));
+        for path in ["/metrics".to_owned(), "/v1/operations".to_owned(), format!("/v1/operations/{id}")] {
+            let ask = |request: http::request::Builder| {
+                router.clone().oneshot(request.body(Body::empty()).unwrap())
+            };
+            let request = || request(Method::GET, &path, "127.0.0.1:1");
+            let status = ask(request()).await.unwrap().status().as_u16();
+            assert_eq!(status, without_token, "{path} at {listener}");
+            let shown = ask(request().header(AUTHORIZATION, format!("Bearer {READER}"))).await.unwrap();
+            assert_eq!(shown.status(), StatusCode::OK, "{path} at {listener}");
+        }
+    }
+}
+
+#[tokio::test]
+async fn stored_bodies_headers_and_recovery_data_need_a_token_on_the_same_machine_too() {
+    let bench = Bench::new().await;
+    let mut reply = Reply::new("paid").with_status(201);
+    reply.headers.push(("x-account".to_owned(), "DE89".into()));
+    bench.run("k", "body", Outcome::completed(reply)).await;
+    let path = format!("/v1/operations/{}", id("k"));
+    let ask = async |path: &str, token: Option<&str>| {
+        let mut request = request(Method::GET, path, "127.0.0.1:1");
+        if let Some(token) = token {
+            request = request.header(AUTHORIZATION, format!("Bearer {token}"));
+        }
+        let response = bench.send(request.body(Body::empty()).unwrap()).await;
+        let status = response.status().as_u16();
+        let body = to_bytes(response.into_body(), 1 << 20).await.unwrap();
+        (status, serde_json::from_slice::<Value>(&body).unwrap())
+    };
+    for (query, token, told) in [
+        ("", None, "token_needed"),
+        ("?bodies=false", None, "token_needed"),
+        ("?bodies=true", None, "token_needed"),
+        ("", Some(READER), "hidden"),
+    ] {
+        let (status, shown) = ask(&format!("{path}{query}"), token).await;
+        assert_eq!((status, &shown["bodies"]), (200, &told.into()), "{query}: {shown}");
+        assert_eq!((&shown["state"], &shown["reply"]["status"]), (&"completed".into(), &201.into()));
+        let text = shown.to_string();
+        assert!(!text.contains("paid") && !text.contains("DE89"), "{query}: {text}");
+    }
+    let (status, shown) = ask(&format!("{path}?bodies=true"), Some(READER)).await;
+    assert_eq!((status, &shown["bodies"], &shown["reply"]["body"]), (200, &"shown".into(), &"paid".into()));
+}
+
+#[tokio::test]
 async fn a_refusal_is_a_problem_with_a_code_and_never_shows_the_token() {
     let bench = Bench::new().await;
     for (method, path, token, status, code) in [

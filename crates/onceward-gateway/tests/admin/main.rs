@@ -16,6 +16,7 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
+use arc_swap::ArcSwap;
 use axum::Router;
 use axum::body::{Body, to_bytes};
 use axum::extract::ConnectInfo;
@@ -77,13 +78,19 @@ impl Bench {
         let identity = Identity::new("tests", "fixed").unwrap();
         let engine = Engine::open(metrics.measured(Arc::new(store)), identity, options).await.unwrap();
         let readiness = Readiness::default();
-        let router = admin::router(AdminState {
-            engine: engine.clone(),
-            metrics: metrics.clone(),
-            readiness: readiness.clone(),
-            tokens: tokens(),
-        });
-        Self { engine, metrics, readiness, router, clock }
+        let bench = Self { engine, metrics, readiness, router: Router::new(), clock };
+        Self { router: admin::router(bench.state("127.0.0.1:8421")), ..bench }
+    }
+
+    /// What a listener at this address is about.
+    fn state(&self, listener: &str) -> AdminState {
+        AdminState {
+            engine: self.engine.clone(),
+            metrics: self.metrics.clone(),
+            readiness: self.readiness.clone(),
+            tokens: Arc::new(ArcSwap::from_pointee(tokens())),
+            listener: listener.parse().unwrap(),
+        }
     }
 
     async fn send(&self, request: Request<Body>) -> Response<Body> {

@@ -159,6 +159,27 @@ async fn a_list_is_narrowed_by_every_filter_and_goes_on_after_its_cursor() {
     }
 }
 
+#[tokio::test]
+async fn a_list_that_is_read_one_by_one_has_no_empty_page_before_its_end() {
+    let bench = Bench::new().await;
+    for key in ["a", "b", "c"] {
+        bench.run(key, "body", done()).await;
+    }
+    for query in ["limit=1", "limit=1&state=completed", "limit=2&route=POST+%2Fpayments"] {
+        let (mut seen, mut cursor) = (0, String::new());
+        loop {
+            let path = format!("/v1/operations?{query}&cursor={cursor}");
+            let (_, page) = bench.operate(Method::GET, &path, "").await;
+            let found = page["operations"].as_array().unwrap().len();
+            seen += found;
+            let Some(next) = page["next_cursor"].as_str() else { break };
+            assert!(found > 0, "{query}: an empty page says that there are more: {page}");
+            next.clone_into(&mut cursor);
+        }
+        assert_eq!(seen, 3, "{query}");
+    }
+}
+
 #[tokio::test(start_paused = true)]
 async fn an_operation_whose_window_was_ended_early_executes_anew_and_an_unknown_one_cannot_be() {
     let bench = Bench::new().await;

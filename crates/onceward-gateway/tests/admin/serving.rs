@@ -9,14 +9,9 @@ use super::*;
 #[tokio::test]
 async fn the_listener_answers_knows_its_peer_and_ends_when_told_although_a_client_stays() {
     let bench = Bench::new().await;
-    let state = AdminState {
-        engine: bench.engine.clone(),
-        metrics: bench.metrics.clone(),
-        readiness: bench.readiness.clone(),
-        tokens: tokens(),
-    };
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let address = listener.local_addr().unwrap();
+    let state = bench.state(&address.to_string());
     let (stop, stopped) = oneshot::channel::<()>();
     let served = tokio::spawn(admin::serve(listener, state, async move { stopped.await.unwrap() }));
 

@@ -10,6 +10,7 @@ fn what_is_not_toml_is_shown_with_its_line() {
         "scope = [\"authorization\"]\nscope = [\"basic:user\"]\n",
         "[defaults\nretention = \"7d\"\n",
         "secret = \"hunter2\n",
+        "scope = [\"authorization\"]\n[defaults\nretention = \"7d\n[[routes]\nmatch = POST /payments\n",
     ]));
 }
 

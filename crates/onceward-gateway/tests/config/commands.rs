@@ -35,6 +35,74 @@ fn the_help_fits_a_screen_and_that_of_serve_has_headings() {
 }
 
 #[test]
+fn a_help_text_shows_defaults_as_they_can_be_given_back() {
+    let serve = out(&onceward(&["serve", "--help"]));
+    assert!(serve.contains("[default: { headers = [], ignore = [] }]"), "{serve}");
+    assert!(
+        serve.contains("[default: POST, PATCH]") && serve.contains("[default: 401, 425, 429]"),
+        "{serve}"
+    );
+}
+
+#[test]
+fn a_command_has_only_the_flags_that_it_reads() {
+    for (command, expected) in [
+        (&["healthcheck"][..], &["admin-listen", "config", "help", "url"][..]),
+        (&["migrate"], &["config", "help", "json", "print-sql", "store"]),
+        (&["store", "accept-loss"], &["config", "help", "json", "store"]),
+    ] {
+        let help = out(&onceward(&[command, &["--help"]].concat()));
+        let options = help.lines().filter(|line| line.trim_start().starts_with('-'));
+        let named =
+            |line: &str| line.split("--").nth(1).unwrap().split([' ', '\n']).next().unwrap().to_owned();
+        let mut flags: Vec<String> = options.map(named).collect();
+        flags.sort();
+        assert_eq!(flags, expected, "{help}");
+    }
+    let refused = onceward(&["healthcheck", "--retention", "7d"]);
+    assert_eq!(refused.status.code(), Some(2), "{}", err(&refused));
+}
+
+/// A pipe that nothing reads, as one to `head` after its last line.
+fn unread() -> std::io::PipeWriter {
+    std::io::pipe().unwrap().1
+}
+
+#[test]
+fn a_command_whose_reader_has_gone_away_ends_quietly_as_other_programs_do() {
+    let folder = tempfile::tempdir().unwrap();
+    let ready = answer_once("200 OK", r#"{"ready":true}"#);
+    for arguments in [
+        &["--help"][..],
+        &["--version"],
+        &["serve", "--help"],
+        &["config", "--scope", "authorization"],
+        &["config", "--schema"],
+        &["check", "--scope", "authorization", "--store", "memory:"],
+        &["migrate", "--print-sql", "--store", "postgres://onceward@db.invalid/shop"],
+        &["healthcheck", "--admin-listen", &ready],
+        &["demo"],
+    ] {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_onceward"));
+        command.args(arguments).env_clear().env("TMPDIR", folder.path()).stdout(unread());
+        let output = command.output().unwrap();
+        assert_eq!((output.status.code(), err(&output).as_str()), (Some(141), ""), "{arguments:?}");
+    }
+    assert_eq!(std::fs::read_dir(folder.path()).unwrap().count(), 0, "the demo left its files behind");
+}
+
+#[test]
+fn a_command_that_cannot_say_what_is_wrong_still_ends_with_its_code() {
+    for (arguments, code) in
+        [(&["serve"][..], 2), (&["serve", "--scop", "x"], 2), (&["migrate", "--store", "memory:"], 1)]
+    {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_onceward"));
+        let status = command.args(arguments).env_clear().stderr(unread()).status().unwrap();
+        assert_eq!(status.code(), Some(code), "{arguments:?}");
+    }
+}
+
+#[test]
 fn wrong_use_and_wrong_configuration_end_with_two() {
     for arguments in [&["serve"][..], &["serve", "--scop", "x"], &["nonsense"], &["config", "--scope", "x:y"]]
     {
@@ -141,6 +209,42 @@ fn check_refuses_a_scope_that_nothing_verifies_and_reminds_of_what_a_declared_on
         "{}",
         err(&unclear)
     );
+}
+
+#[test]
+fn check_reads_certificates_as_serve_does() {
+    let folder = tempfile::tempdir().unwrap();
+    let make = |name: &str, end: Option<i32>| {
+        let mut parameters = rcgen::CertificateParams::new(["localhost".to_owned()]).unwrap();
+        if let Some(year) = end {
+            parameters.not_after = rcgen::date_time_ymd(year, 1, 1);
+        }
+        let key = rcgen::KeyPair::generate().unwrap();
+        let files = [folder.path().join(format!("{name}.pem")), folder.path().join(format!("{name}.key"))];
+        std::fs::write(&files[0], parameters.self_signed(&key).unwrap().pem()).unwrap();
+        std::fs::write(&files[1], key.serialize_pem()).unwrap();
+        files.map(|path| path.to_str().unwrap().to_owned())
+    };
+    let ([one, its], [_, other], [ended, ended_key]) =
+        (make("one", None), make("other", None), make("ended", Some(2001)));
+    let check = |certificate: &str, key: &str| {
+        let words = ["check", "--scope", "authorization", "--store", "memory:"];
+        onceward(&[&words[..], &["--tls-certificate", certificate, "--tls-key", key]].concat())
+    };
+    let fine = check(&one, &its);
+    assert_eq!(fine.status.code(), Some(0), "{}", out(&fine));
+    assert!(out(&fine).contains("certificate (expires "), "{}", out(&fine));
+    let expired = check(&ended, &ended_key);
+    assert_eq!(expired.status.code(), Some(0), "{}", out(&expired));
+    assert!(out(&expired).contains("has expired (2001-01-01T00:00:00Z)"), "{}", out(&expired));
+    let mismatch = check(&one, &other);
+    assert_eq!(mismatch.status.code(), Some(1), "{}", out(&mismatch));
+    assert!(out(&mismatch).contains("is not that of the first certificate"), "{}", out(&mismatch));
+
+    let ca = ["--upstream", "https://api.example.com", "--upstream-tls-ca", &its];
+    let wrong = onceward(&[&["check", "--scope", "authorization", "--store", "memory:"][..], &ca].concat());
+    assert_eq!(wrong.status.code(), Some(1), "{}", out(&wrong));
+    assert!(out(&wrong).contains("has no CERTIFICATE block"), "{}", out(&wrong));
 }
 
 #[tokio::test]

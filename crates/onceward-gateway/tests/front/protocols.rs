@@ -3,13 +3,14 @@
 use std::path::Path;
 use std::sync::Arc;
 
+use arc_swap::ArcSwap;
 use bytes::Bytes;
 use http::{Request, StatusCode, Version};
 use http_body_util::{BodyExt as _, Full};
 use hyper::client::conn::{http1, http2};
 use hyper_util::rt::{TokioExecutor, TokioIo};
 use onceward_gateway::front::Front;
-use onceward_gateway::front::tls::server_config;
+use onceward_gateway::front::tls::Certificate;
 use onceward_gateway::settings::{Limits, Tls};
 use rustls::pki_types::{CertificateDer, ServerName};
 use tokio_rustls::TlsConnector;
@@ -128,7 +129,7 @@ async fn connect(running: &Running, files: &Files, alpn: &[&[u8]]) -> TlsStream<
 #[tokio::test]
 async fn over_tls_either_protocol_is_spoken() {
     let files = files();
-    let tls = Some(server_config(&files.tls).unwrap());
+    let tls = Some(Arc::new(ArcSwap::from_pointee(Certificate::load(&files.tls).unwrap())));
     let running = listen(Front { limits: Limits::default(), tls }).await;
 
     let stream = connect(&running, &files, &[b"h2", b"http/1.1"]).await;
@@ -152,7 +153,7 @@ async fn over_tls_either_protocol_is_spoken() {
 async fn a_client_that_speaks_no_tls_is_closed_where_tls_is_spoken() {
     use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
     let files = files();
-    let tls = Some(server_config(&files.tls).unwrap());
+    let tls = Some(Arc::new(ArcSwap::from_pointee(Certificate::load(&files.tls).unwrap())));
     let running = listen(Front { limits: Limits::default(), tls }).await;
     let mut stream = running.connect().await;
     stream.write_all(b"GET / HTTP/1.1\r\nHost: a\r\n\r\n").await.unwrap();
@@ -168,7 +169,7 @@ fn files_that_make_no_certificate_say_which_and_what_to_do() {
     let (files, others) = (files(), files());
     let told = |certificate: &Path, key: &Path| {
         let tls = Tls { certificate: certificate.to_owned(), key: key.to_owned() };
-        server_config(&tls).unwrap_err().to_string()
+        Certificate::load(&tls).unwrap_err().to_string()
     };
     let (certificate, key) = (&files.tls.certificate, &files.tls.key);
     let missing = Path::new("/nowhere/cert.pem");

@@ -42,7 +42,7 @@ async fn a_hang_up_takes_other_routes_and_keeps_the_old_ones_if_the_file_is_wron
 
     write(folder.path(), &ledger, "127.0.0.1:0", STRICT);
     gateway.signal("HUP");
-    gateway.logged("the routes were reloaded");
+    gateway.logged("reloaded: routes; unchanged: tokens");
     assert_eq!(gateway.send(without()).await.status, 201);
     assert_eq!(gateway.send(with("k")).await.told(), (400, "idempotency_key_invalid".to_owned()));
     assert!(gateway.send(with("\"kept\"")).await.is_replayed(), "what is stored stays");
@@ -50,14 +50,14 @@ async fn a_hang_up_takes_other_routes_and_keeps_the_old_ones_if_the_file_is_wron
     // One good change and one mistake: nothing of it counts.
     write(folder.path(), &ledger, "127.0.0.1:0", &format!("{REQUIRED}sintax = \"strict\"\n"));
     gateway.signal("HUP");
-    gateway.logged("the configuration is wrong, and the old routes stay");
+    gateway.logged("nothing was reloaded: the configuration is wrong");
     assert_eq!(gateway.send(without()).await.status, 201);
     assert_eq!(gateway.send(with("k")).await.status, 400);
 
     // A file that became right again is taken again.
     write(folder.path(), &ledger, "127.0.0.1:0", REQUIRED);
     gateway.signal("HUP");
-    gateway.logged("the routes were reloaded");
+    gateway.logged("reloaded: routes; unchanged: tokens");
     assert_eq!(gateway.send(without()).await.status, 400);
 }
 
@@ -84,7 +84,7 @@ async fn a_setting_that_needs_a_restart_is_refused_and_nothing_else_of_the_file_
     let gateway = with_file(folder.path(), &ledger, REQUIRED);
     write(folder.path(), &ledger, "127.0.0.1:1", "");
     gateway.signal("HUP");
-    let line = gateway.logged("the old routes stay");
+    let line = gateway.logged("nothing was reloaded");
     assert!(line.contains("listen") && line.contains("restart"), "{line}");
     assert_eq!(gateway.send(Request::new("POST", "/payments").body("{}")).await.status, 400);
 }

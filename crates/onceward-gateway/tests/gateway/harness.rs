@@ -79,6 +79,16 @@ impl Gateway {
         Self { child, address, admin, log }
     }
 
+    /// The same, but nothing reads its standard error from the beginning, and its standard output once it has started.
+    pub fn spawn_unread(command: &mut Command) -> Self {
+        let unread = std::io::pipe().unwrap().1;
+        let mut child = command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(unread).spawn().unwrap();
+        let mut lines = BufReader::new(child.stdout.take().unwrap()).lines().map_while(Result::ok);
+        let mut told = || lines.next().unwrap().split_once("://").unwrap().1.parse().unwrap();
+        let (address, admin) = (told(), told());
+        Self { child, address, admin, log: mpsc::channel().1 }
+    }
+
     /// Runs a gateway that must refuse to start: its exit code, and what it said.
     pub fn refused(command: &mut Command) -> (Option<i32>, String) {
         let mut child =

@@ -26,6 +26,8 @@ mod peculiar;
 mod peers;
 mod proxying;
 mod readme;
+mod reloading;
+mod secrets;
 #[cfg(target_os = "linux")]
 mod sharing;
 mod stopping;

@@ -106,6 +106,23 @@ async fn a_sync_that_fails_stops_the_process_before_anybody_is_answered() {
 }
 
 #[tokio::test]
+async fn a_gateway_whose_output_nothing_reads_serves_and_still_ends_when_a_sync_fails() {
+    let folder = tempfile::tempdir().unwrap();
+    let ledger = Ledger::start(folder.path());
+    let faults = Faults::new(folder.path());
+    let mut command = Gateway::command(folder.path(), ledger.address);
+    let mut gateway = Gateway::spawn_unread(faults.on(command.args(["--logs-level", "trace"])));
+    for key in ["a", "b"] {
+        assert_eq!(gateway.charge(key).await.status, 201);
+    }
+    faults.syncs_fail();
+    let mut client = gateway.connect().await;
+    client.write(&Request::charge("k").bytes()).await;
+    assert!(client.read(false).await.is_none(), "an answer that is not durable was given");
+    assert_eq!(gateway.ended().signal(), Some(SIGABRT));
+}
+
+#[tokio::test]
 async fn a_flipped_bit_in_a_record_refuses_that_key_alone_and_an_operator_can_resolve_it() {
     let folder = tempfile::tempdir().unwrap();
     let ledger = Ledger::start(folder.path());

@@ -72,10 +72,21 @@ impl Engine {
     }
 
     /// Lists records, of every namespace in the store. The store's own note of its identity is not one.
-    pub async fn list(&self, scan: Scan) -> Result<Page, EngineError> {
-        let mut page = self.inner.scan(scan).await?;
-        page.entries.retain(|entry| entry.id != RecordId::IDENTITY);
-        Ok(page)
+    ///
+    /// A page without records has no next one. A store's own page can: where the note was all that fitted, or where the store
+    /// looked at as many records as one page may cost and none was asked for. Then the search goes on, a page at a time; drop
+    /// the future to give it up.
+    pub async fn list(&self, mut scan: Scan) -> Result<Page, EngineError> {
+        loop {
+            let mut page = self.inner.scan(scan.clone()).await?;
+            page.entries.retain(|entry| entry.id != RecordId::IDENTITY);
+            // A cursor that does not move would be followed for ever.
+            let goes_on = page.next.is_some() && page.next != scan.after;
+            if !page.entries.is_empty() || !goes_on {
+                return Ok(page);
+            }
+            scan.after = page.next;
+        }
     }
 
     /// Extends a lease that is held elsewhere.

@@ -211,6 +211,12 @@ impl Profile {
         self.id == id_of(&self.headers, &self.ignored, self.max_depth, secret)
     }
 
+    /// The same rules, hashed under this secret.
+    #[cfg(feature = "http")]
+    pub(crate) fn keyed_by(&self, secret: &Secret) -> Self {
+        Self::assemble(self.headers.to_vec(), self.ignored.to_vec(), self.max_depth, Some(secret))
+    }
+
     /// Names these rules: equal settings have equal ids, everywhere and for ever.
     pub fn id(&self) -> ProfileId {
         self.id
@@ -285,6 +291,15 @@ impl Digest {
         self.optional(request.query.map(str::as_bytes));
     }
 }
+
+/// Equal rules have equal ids.
+impl PartialEq for Profile {
+    fn eq(&self, other: &Self) -> bool {
+        self.id == other.id
+    }
+}
+
+impl Eq for Profile {}
 
 impl fmt::Debug for Profile {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {

@@ -58,7 +58,7 @@ pub enum LayerError {
     },
     /// Targets hashed under another secret would make every retry another request once that secret changes.
     #[error(
-        "the fingerprint of the route {route:?} is not keyed with the engine's secret: give `Profile::builder().secret` the secret that `Identity::with_secret` was given, or neither"
+        "the fingerprint of the route {route:?} is not keyed with the engine's secret: give `Routes::keyed_by` the secret that `Identity::with_secret` was given, or neither"
     )]
     FingerprintSecret {
         /// Whose setting.

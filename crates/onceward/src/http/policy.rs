@@ -16,7 +16,7 @@ use crate::{Claim, ClaimError, Fingerprint, Key, OnLapse, Profile, Scope, Syntax
 /// use onceward::http::{KeyRule, Policy};
 /// let payments = Policy { key: KeyRule::Required, retention: std::time::Duration::from_secs(7 * 86_400), ..Policy::default() };
 /// ```
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Policy {
     /// Whether the route is protected, or only observed.
     pub mode: Mode,

@@ -9,6 +9,7 @@ use super::method::{has_small_letters, is_miscased, is_same_but_for_case};
 use super::path::{Reading, Readings};
 use super::policy::{KeyRule, Mode, Policy, PolicyError};
 use super::text::percent_decode;
+use crate::Secret;
 
 /// A table of routes; the first match wins, and what matches none is under the default policy.
 ///
@@ -26,7 +27,7 @@ use super::text::percent_decode;
 ///     .unprotected("POST /events")?;
 /// # Ok::<(), onceward::http::RoutesError>(())
 /// ```
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Routes {
     routes: Vec<Route>,
     default: Arc<Policy>,
@@ -67,13 +68,13 @@ impl Found<'_> {
 }
 
 /// A pattern and what is under it.
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 struct Route {
     pattern: Pattern,
     policy: Option<Arc<Policy>>,
 }
 
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 struct Pattern {
     text: Arc<str>,
     method: Option<Method>,
@@ -142,6 +143,16 @@ impl Routes {
     pub fn unprotected(mut self, pattern: &str) -> Result<Self, RoutesError> {
         self.routes.push(Route { pattern: Pattern::parse(pattern)?, policy: None });
         Ok(self)
+    }
+
+    /// Keys the fingerprints of every route with the engine's secret, where that is known only after the routes were made.
+    pub fn keyed_by(mut self, secret: &Secret) -> Self {
+        let policies = self.routes.iter_mut().filter_map(|route| route.policy.as_mut());
+        for policy in policies.chain([&mut self.default]) {
+            let policy = Arc::make_mut(policy);
+            policy.fingerprint = policy.fingerprint.keyed_by(secret);
+        }
+        self
     }
 
     /// The route's name and policy. Where the readings of a path lead to different routes, the strictest wins, because

@@ -122,9 +122,12 @@ async fn a_layer_hashes_targets_under_the_secret_that_its_store_knows_again() {
         (Some(secret()), Profile::default(), false),
     ] {
         let identity = Identity::new("tests", &scope.to_string()).unwrap();
-        let identity = engine_secret.into_iter().fold(identity, Identity::with_secret);
+        let identity = engine_secret.clone().into_iter().fold(identity, Identity::with_secret);
         let engine = Engine::open(Arc::new(memory()), identity, options()).await.unwrap();
         let routes = Routes::new(Policy::with_fingerprint(profile)).unwrap();
+        if let Some(secret) = &engine_secret {
+            IdempotencyLayer::new(engine.clone(), scope.clone(), routes.clone().keyed_by(secret)).unwrap();
+        }
         match IdempotencyLayer::new(engine, scope.clone(), routes) {
             Ok(_) => assert!(accepted),
             Err(refused) => {

@@ -16,7 +16,7 @@ pub(super) async fn postgres(url: &PostgresUrl, settings: &Settings, report: &mu
     }
     match PostgresStore::connect(url, onceward_postgres::Options::default()).await {
         Ok(store) => {
-            contents(Arc::new(store.clone()), settings, report).await;
+            contents(Arc::new(store.clone()), settings, settings.secret.as_ref(), report).await;
             store.close().await;
         }
         Err(error @ (OpenError::Absent { .. } | OpenError::Older { .. })) => {
@@ -35,7 +35,9 @@ pub(super) async fn redis(url: &RedisUrl, settings: &Settings, report: &mut Repo
     let options =
         onceward_redis::Options { first_use: onceward_redis::FirstUse::Refuse, ..Default::default() };
     match RedisStore::connect(url, options).await {
-        Ok(store) => contents(Arc::new(store), settings, report).await,
+        Ok(store) => {
+            contents(Arc::new(store), settings, settings.secret.as_ref(), report).await;
+        }
         Err(onceward_redis::OpenError::Empty { .. }) => {
             report.say(Level::Ok, "store", "it is new, and is set up at the first start");
         }

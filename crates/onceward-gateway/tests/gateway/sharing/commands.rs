@@ -3,7 +3,7 @@
 use onceward_testkit::servers::{Postgres, RedisServer, shared_postgres};
 
 use super::{on, start};
-use crate::harness::{Gateway, onceward};
+use crate::harness::{Gateway, Request, onceward};
 use crate::ledger::Ledger;
 
 /// What a command prints, and whether it succeeded.
@@ -79,6 +79,31 @@ fn a_gateway_says_when_it_starts_that_its_database_acknowledges_what_a_crash_for
 }
 
 #[test]
+fn a_gateway_warns_of_what_check_warns_of_in_the_same_configuration() {
+    let folder = tempfile::tempdir().unwrap();
+    let ledger = Ledger::start(folder.path());
+    let store = shared_postgres();
+    let upstream = format!("http://{}", ledger.address);
+    let words = ["--store", &store, "--upstream", &upstream, "--scope", "authorization", "--retention", "5m"];
+    let (done, checked) = run(folder.path(), &[&["check"], &words[..]].concat());
+    assert!(done, "{checked}");
+    let mut command = onceward(folder.path());
+    command.args(["serve", "--listen", "127.0.0.1:0", "--admin-listen", "127.0.0.1:0"]).args(words);
+    let logged = Gateway::spawn(&mut command).stop();
+    for warning in [
+        "without a `secret`",
+        "is short: a retry that comes later",
+        "every change of an operation is refused",
+    ] {
+        assert!(
+            checked.lines().any(|line| line.starts_with("warning") && line.contains(warning)),
+            "{checked}"
+        );
+        assert!(logged.lines().any(|line| line.contains("WARN") && line.contains(warning)), "{logged}");
+    }
+}
+
+#[test]
 fn check_explains_a_redis_that_could_lose_keys() {
     let folder = tempfile::tempdir().unwrap();
     let redis = RedisServer::start(&[]);
@@ -101,5 +126,29 @@ fn a_password_in_the_stores_url_is_shown_nowhere() {
         for text in [said, shown, checked] {
             assert!(!text.contains("hunter2secret"), "{text}");
         }
+    }
+}
+
+#[tokio::test]
+async fn a_list_that_is_read_one_by_one_has_no_empty_page_before_its_end_in_any_store() {
+    let redis = RedisServer::start(&[]);
+    for store in ["sqlite:onceward.db".to_owned(), shared_postgres(), redis.url()] {
+        let folder = tempfile::tempdir().unwrap();
+        let ledger = Ledger::start(folder.path());
+        let gateway = start(&store, folder.path(), &ledger);
+        for key in ["a", "b", "c"] {
+            assert_eq!(gateway.charge(key).await.status, 201);
+        }
+        let (mut seen, mut cursor) = (0, String::new());
+        loop {
+            let target = format!("/v1/operations?limit=1&cursor={cursor}");
+            let page = gateway.ask_admin(Request::new("GET", &target)).await.json();
+            let found = page["operations"].as_array().unwrap().len();
+            seen += found;
+            let Some(next) = page["next_cursor"].as_str() else { break };
+            assert_eq!(found, 1, "an empty page says that there are more: {page}");
+            next.clone_into(&mut cursor);
+        }
+        assert_eq!(seen, 3, "{store}");
     }
 }

@@ -22,10 +22,8 @@ async fn a_flushed_redis_answers_no_key_until_the_loss_is_accepted() {
         assert_eq!(refused.told(), (503, UNAVAILABLE.to_owned()), "{refused:?}");
     }
     assert_eq!(ledger.count(), 1);
-    let accepted = onceward(folder.path())
-        .args(["store", "accept-loss", "--store", &redis.url(), "--scope", "fixed:test"])
-        .output()
-        .unwrap();
+    let accepted =
+        onceward(folder.path()).args(["store", "accept-loss", "--store", &redis.url()]).output().unwrap();
     assert!(accepted.status.success(), "{accepted:?}");
     // A gateway that runs learns of it by itself.
     let mut executed = gateway.charge("k-2").await;

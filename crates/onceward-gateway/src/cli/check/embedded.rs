@@ -1,0 +1,88 @@
+//! A store in a file: whether it can be opened, whose it is, and what lies beside it.
+
+use std::path::Path;
+use std::sync::Arc;
+
+use onceward_sqlite::{OpenError, Options, SqliteStore};
+
+use super::{Level, Recognised, Report, contents};
+use crate::settings::Settings;
+use crate::stores;
+
+pub(super) async fn run(path: &Path, settings: &Settings, report: &mut Report) {
+    if !path.exists() {
+        return new(path, settings, report);
+    }
+    let opened = tokio::task::spawn_blocking({
+        let path = path.to_owned();
+        move || SqliteStore::open(path, Options::default())
+    });
+    let store = match opened.await {
+        Ok(Ok(store)) => store,
+        Ok(Err(error @ OpenError::InUse { .. })) => {
+            let text =
+                format!("{error}. If that is this gateway, all is well; what is in it was not looked at");
+            return report.say(Level::Warning, "store", text);
+        }
+        Ok(Err(error)) => return report.say(Level::Error, "store", error.to_string()),
+        Err(error) => return report.say(Level::Error, "store", format!("opening it failed: {error}")),
+    };
+    report.say(Level::Ok, "store", format!("{path:?} can be opened and locked; it has {}", size(path)));
+    for text in stores::readable_by_all(path) {
+        report.say(Level::Warning, "store", text);
+    }
+    inside(&store, settings, report).await;
+    store.close().await;
+}
+
+fn new(path: &Path, settings: &Settings, report: &mut Report) {
+    let parent = path.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."));
+    if !parent.is_dir() {
+        let text = format!("{path:?} cannot be made, because {parent:?} is no directory: create it first");
+        return report.say(Level::Error, "store", text);
+    }
+    report.say(Level::Ok, "store", format!("{path:?} is not there yet, and will be made at the first start"));
+    let secret = SqliteStore::secret_path(path);
+    match (&settings.secret, secret.exists()) {
+        (Some(_), _) => {}
+        (None, true) => report.say(Level::Ok, "secret", format!("{secret:?} is there, and will be used")),
+        (None, false) => report.say(Level::Ok, "secret", will_be_made(&secret)),
+    }
+}
+
+fn will_be_made(secret: &Path) -> String {
+    format!("none is configured: {secret:?} will be made at the first start; back it up with the store")
+}
+
+async fn inside(store: &SqliteStore, settings: &Settings, report: &mut Report) {
+    let path = SqliteStore::secret_path(store.path());
+    let secret = match (&settings.secret, store.secret()) {
+        (Some(secret), _) => Some(secret.clone()),
+        (None, Ok(kept)) => kept,
+        (None, Err(error)) => return report.say(Level::Error, "secret", error.to_string()),
+    };
+    let kept = settings.secret.is_none();
+    let recognised = contents(Arc::new(store.clone()), settings, secret.as_ref(), report).await;
+    match (recognised, &secret) {
+        (Recognised::New | Recognised::Known, Some(_)) if kept => {
+            report.say(
+                Level::Ok,
+                "secret",
+                format!("{path:?} is there, and is used; back it up with the store"),
+            );
+        }
+        (Recognised::New, None) => report.say(Level::Ok, "secret", will_be_made(&path)),
+        (Recognised::Known, None) => report.say(Level::Warning, "secret", stores::USED_WITHOUT_SECRET),
+        // Configured, or a part of what is wrong with the identity.
+        (Recognised::New | Recognised::Known, Some(_)) | (Recognised::Refused, _) => {}
+    }
+}
+
+/// Of the database and its log.
+fn size(path: &Path) -> String {
+    let mut log = path.as_os_str().to_owned();
+    log.push("-wal");
+    let bytes = |path: &Path| std::fs::metadata(path).map_or(0, |found| found.len());
+    let total = bytes(path) + bytes(Path::new(&log));
+    if total < 10 << 20 { format!("{} KiB", total.div_ceil(1 << 10)) } else { format!("{} MiB", total >> 20) }
+}

@@ -1,0 +1,62 @@
+//! What `onceward serve` makes from the configuration before it touches anything, made here in the same way.
+
+use std::sync::Arc;
+
+use onceward::{Clock as _, Engine, EngineOptions, Identity, MemoryStore, SystemClock};
+
+use super::{Level, Report};
+use crate::Failure;
+use crate::admin::token;
+use crate::front::tls::Certificate;
+use crate::gateway::Sent;
+use crate::proxy::Proxy;
+use crate::running;
+use crate::settings::{Scheme, Settings};
+use crate::telemetry::logs;
+use crate::telemetry::traces::Tracer;
+
+pub(super) async fn run(settings: &Settings, report: &mut Report) {
+    if let Some(tls) = &settings.tls {
+        match Certificate::load(tls) {
+            Ok(certificate) => {
+                report.say(Level::Ok, "tls", format!("{certificate} and its key can be used"));
+                if let Some(advice) = certificate.advice(SystemClock.now()) {
+                    report.say(Level::Warning, "tls", advice);
+                }
+            }
+            Err(error) => report.say(Level::Error, "tls", error.to_string()),
+        }
+    }
+    match Proxy::<Sent>::new(&settings.upstream, &settings.limits) {
+        Ok(_) if settings.upstream.scheme == Scheme::Https => {
+            report.say(Level::Ok, "upstream_tls", "the certificates to trust can be read");
+        }
+        Ok(_) => {}
+        Err(error) => report.say(Level::Error, "upstream", error.to_string()),
+    }
+    if let Err(error) = logs::subscriber(&settings.telemetry, std::io::sink) {
+        report.say(Level::Error, "logs", error.to_string());
+    }
+    match Tracer::start(&settings.telemetry) {
+        Ok(tracer) => tracer.shut_down().await,
+        Err(error) => report.say(Level::Error, "traces", error.to_string()),
+    }
+    if let Err(error) = layer(settings).await {
+        report.say(Level::Error, "routes", error.to_string());
+    }
+    if settings.admin.tokens.is_empty() && token::path(settings).is_none() {
+        report.say(Level::Warning, "tokens", token::NO_PLACE);
+    }
+}
+
+/// On an engine that is thrown away: the store's own may be in use, or not be there yet.
+async fn layer(settings: &Settings) -> Result<(), Failure> {
+    let identity = Identity::new(&settings.namespace, &settings.scope.to_string())?;
+    let identity = settings.secret.clone().into_iter().fold(identity, Identity::with_secret);
+    let options = EngineOptions::new()?.limits(running::engine_limits(settings));
+    let engine = Engine::open(Arc::new(MemoryStore::default()), identity, options).await?;
+    let made = running::layer(&engine, settings, settings.secret.as_ref());
+    engine.shut_down(std::time::Duration::ZERO).await;
+    made?;
+    Ok(())
+}

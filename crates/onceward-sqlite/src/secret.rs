@@ -1,0 +1,150 @@
+//! The secret beside a store: `STORE.secret`, made for a new store, so that reading the database alone confirms no guess about
+//! keys, callers or bodies.
+//!
+//! Ids are hashed with it, so it belongs to the store for good: a store that was used with one is worthless without, and one
+//! that was used without cannot get one later.
+
+use std::fs::{self, File, OpenOptions};
+use std::io::{self, ErrorKind, Read as _, Write as _};
+use std::path::{Path, PathBuf};
+
+use onceward::store::{Filter, Scan, StoreError, Which};
+use onceward::{EntropyUnavailable, Secret, random_bytes};
+
+use crate::SqliteStore;
+
+/// 256 bits: as many as the hashes have that it keys.
+const RANDOM_BYTES: usize = 32;
+
+/// A secret that cannot be read or made.
+#[derive(Debug, thiserror::Error)]
+pub enum SecretError {
+    /// Others can read the file.
+    #[error(
+        "{} can be read by others (mode {mode:o}), and with it guesses about the store can be confirmed: run `chmod 600` on it",
+        path.display()
+    )]
+    Open {
+        /// Which file.
+        path: PathBuf,
+        /// Its mode.
+        mode: u32,
+    },
+    /// The file holds something else.
+    #[error(
+        "{} does not hold the secret of a store (64 hexadecimal digits): put the store's own file back from its backup",
+        path.display()
+    )]
+    Content {
+        /// Which file.
+        path: PathBuf,
+    },
+    /// The file cannot be read or made.
+    #[error("the secret in {} cannot be read or made: {error}. Give this user the right to, or configure a secret", path.display())]
+    File {
+        /// Which file.
+        path: PathBuf,
+        /// Why.
+        error: io::Error,
+    },
+    /// No secret can be made.
+    #[error(transparent)]
+    Entropy(#[from] EntropyUnavailable),
+    /// The store does not tell whether it is new.
+    #[error(transparent)]
+    Store(#[from] StoreError),
+}
+
+impl SqliteStore {
+    /// Where the secret of the store in this file is kept: `STORE.secret`.
+    pub fn secret_path(store: &Path) -> PathBuf {
+        let mut name = store.to_owned().into_os_string();
+        name.push(".secret");
+        name.into()
+    }
+
+    /// The secret that is kept beside the store, if there is one.
+    pub fn secret(&self) -> Result<Option<Secret>, SecretError> {
+        read(&Self::secret_path(self.path()))
+    }
+
+    /// The secret beside the store, which a store without any record gets here. Nothing where the store was used without one.
+    ///
+    /// Give it to [`Identity::with_secret`](onceward::Identity::with_secret) and `Routes::keyed_by` before the engine is
+    /// opened. It is on the disk when this returns, and so before the engine writes its first record.
+    pub async fn secret_or_new(&self) -> Result<Option<Secret>, SecretError> {
+        let kept = self.secret()?;
+        if kept.is_some() || !self.is_empty().await? {
+            return Ok(kept);
+        }
+        let path = Self::secret_path(self.path());
+        make(&path)?;
+        read(&path)
+    }
+
+    /// Whether the store holds no record at all.
+    pub async fn is_empty(&self) -> Result<bool, StoreError> {
+        let page =
+            self.scan_now(Scan { which: Which::Filter(Filter::default()), after: None, limit: 1 }).await?;
+        Ok(page.entries.is_empty() && page.next.is_none())
+    }
+}
+
+fn read(path: &Path) -> Result<Option<Secret>, SecretError> {
+    let failed = |error| SecretError::File { path: path.to_owned(), error };
+    let file = match File::open(path) {
+        Ok(file) => file,
+        Err(error) if error.kind() == ErrorKind::NotFound => return Ok(None),
+        Err(error) => return Err(failed(error)),
+    };
+    private(path, &file)?;
+    let mut text = Vec::new();
+    // What is longer is another file.
+    file.take(4 * RANDOM_BYTES as u64).read_to_end(&mut text).map_err(failed)?;
+    let digits = text.strip_suffix(b"\n").unwrap_or(&text);
+    let whole = digits.len() == 2 * RANDOM_BYTES && digits.iter().all(u8::is_ascii_hexdigit);
+    let secret = whole.then(|| Secret::new(digits).ok()).flatten();
+    secret.map(Some).ok_or_else(|| SecretError::Content { path: path.to_owned() })
+}
+
+#[cfg(unix)]
+fn private(path: &Path, file: &File) -> Result<(), SecretError> {
+    use std::os::unix::fs::PermissionsExt as _;
+    let found = file.metadata().map_err(|error| SecretError::File { path: path.to_owned(), error })?;
+    let mode = found.permissions().mode() & 0o777;
+    if mode & 0o077 != 0 { Err(SecretError::Open { path: path.to_owned(), mode }) } else { Ok(()) }
+}
+
+/// Elsewhere the directory's rights are the file's.
+#[cfg(not(unix))]
+fn private(_: &Path, _: &File) -> Result<(), SecretError> {
+    Ok(())
+}
+
+/// The digits themselves are the secret, so that a configuration can name the file too: `secret = { file = "STORE.secret" }`.
+fn make(path: &Path) -> Result<(), SecretError> {
+    let bytes: [u8; RANDOM_BYTES] = random_bytes()?;
+    let digits: String = bytes.iter().map(|byte| format!("{byte:02x}")).collect();
+    keep(path, &digits).map_err(|error| SecretError::File { path: path.to_owned(), error })
+}
+
+/// Written whole under another name first, and synced together with its name: a crash leaves the whole secret or none, and no
+/// store without it.
+fn keep(path: &Path, digits: &str) -> io::Result<()> {
+    let mut draft = path.to_owned().into_os_string();
+    draft.push(".new");
+    match fs::remove_file(&draft) {
+        Err(error) if error.kind() != ErrorKind::NotFound => return Err(error),
+        Ok(()) | Err(_) => {}
+    }
+    let mut options = OpenOptions::new();
+    options.write(true).create_new(true);
+    #[cfg(unix)]
+    std::os::unix::fs::OpenOptionsExt::mode(&mut options, 0o600);
+    let mut file = options.open(&draft)?;
+    file.write_all(format!("{digits}\n").as_bytes())?;
+    file.sync_all()?;
+    fs::rename(&draft, path)?;
+    // The store's path is resolved, so that its secret has a directory.
+    path.parent().map_or(Ok(()), |folder| File::open(folder)?.sync_all())
+}
