@@ -36,20 +36,20 @@ impl Class {
         }
     }
 
-    /// The service's own word. One that cannot be understood counts as none, because it may be of a later version.
+    /// The service's own word, in whatever case. One that cannot be understood counts as none, because it may be of a later
+    /// version.
     fn told(headers: &HeaderMap) -> Option<Self> {
         let mut lines = headers.get_all(OUTCOME).iter();
         let (Some(word), None) = (lines.next(), lines.next()) else { return None };
-        let class = match word.as_bytes().trim_ascii() {
-            b"completed" => Some(Self::Completed),
-            b"retryable" => Some(Self::Retryable),
-            b"unknown" => Some(Self::Unknown),
-            _ => None,
-        };
-        if class.is_none() {
-            tracing::warn!("an answer has an Onceward-Outcome other than completed, retryable or unknown");
-        }
-        class
+        let word = word.as_bytes().trim_ascii();
+        let words: [(&[u8], Self); 3] =
+            [(b"completed", Self::Completed), (b"retryable", Self::Retryable), (b"unknown", Self::Unknown)];
+        words.into_iter().find(|(known, _)| word.eq_ignore_ascii_case(known)).map(|(_, class)| class)
+    }
+
+    /// Whether the service said something that counts as no word.
+    pub(super) fn is_misspoken(headers: &HeaderMap) -> bool {
+        headers.contains_key(OUTCOME) && Self::told(headers).is_none()
     }
 }
 
@@ -118,6 +118,10 @@ mod tests {
         assert_eq!(class(500, &["retryable"]), Class::Retryable);
         assert_eq!(class(503, &["completed"]), Class::Completed);
         assert_eq!(class(200, &["unknown"]), Class::Unknown);
+        assert_eq!(class(200, &["Unknown"]), Class::Unknown);
+        assert_eq!(class(200, &["UNKNOWN"]), Class::Unknown);
+        assert_eq!(class(500, &[" Retryable "]), Class::Retryable);
+        assert_eq!(class(503, &["Completed"]), Class::Completed);
         assert_eq!(class(200, &["perhaps"]), Class::Completed);
         assert_eq!(class(101, &["completed"]), Class::Unknown);
         assert_eq!(class(503, &["completed", "retryable"]), Class::Unknown);

@@ -28,7 +28,7 @@ use crate::engine::PassThroughEntry;
 use crate::fingerprint::{Headers, Parts};
 use crate::store::StoreError;
 use crate::time::sleep;
-use crate::{Claim, EngineError, Observation, Operation, Outcome, Ran, RecordId, Reply};
+use crate::{Claim, EngineError, Observation, Operation, OperationId, Outcome, Ran, RecordId, Reply};
 
 /// Everything that one protected request needs besides itself.
 pub(super) struct Exchange<C> {
@@ -323,12 +323,26 @@ impl<C> Exchange<C> {
         introduce(&mut request, operation);
         let called = inner.call(request).await.map_err(|error| self.on_error.failure(&error));
         match called {
-            Ok(response) => self.settle(&method, response, sight).await,
+            Ok(response) => {
+                self.hear(response.headers(), Some(operation.operation_id()));
+                self.settle(&method, response, sight).await
+            }
             Err(Failure::NotExecuted) => {
                 Outcome::Retryable("the inner service's error proves that nothing was done".to_owned())
             }
             Err(Failure::TimedOut) => sight.answerless(Answerless::TimedOut, "the inner service timed out"),
             Err(Failure::Broken) => sight.answerless(Answerless::Broken, "the inner service failed"),
+        }
+    }
+
+    /// Tells of a word that counts as none. The word itself is not logged, because it is the service's text.
+    pub(super) fn hear(&self, headers: &HeaderMap, operation: Option<OperationId>) {
+        if Class::is_misspoken(headers) {
+            tracing::warn!(
+                route = &*self.ticket.route,
+                operation = operation.map(tracing::field::display),
+                "an answer has an Onceward-Outcome other than completed, retryable or unknown: its status decides"
+            );
         }
     }
 
