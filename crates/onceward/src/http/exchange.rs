@@ -282,10 +282,10 @@ impl<C> Exchange<C> {
                 self.unanswered(&Problem::UpstreamUnsure { upstream_status })
             }
             (Ran::Unknown(_), Some(Seen::Answerless(how))) => self.unanswered(&Problem::NoWholeAnswer(how)),
-            // It took too long, or its outcome could not be stored: either way nobody can be told yet.
-            (Ran::Unknown(_), Some(Seen::Completed(_) | Seen::Released(_)) | None) => {
-                self.unanswered(&Problem::NoWholeAnswer(Answerless::TimedOut))
+            (Ran::Unknown(_), Some(Seen::Completed(_) | Seen::Released(_))) => {
+                self.unanswered(&Problem::AnswerNotStored)
             }
+            (Ran::Unknown(_), None) => self.unanswered(&Problem::NoWholeAnswer(Answerless::TimedOut)),
         }
     }
 
