@@ -37,8 +37,10 @@ pub(super) async fn one(
         Some("true") => Bodies::Shown,
         Some(_) => return Err(Problem::Invalid("bodies in the query must be true or false".to_owned())),
     };
-    let found = shared.engine.load(id).await?.filter(|found| found.record.is_named_by(operation));
-    let found = found.ok_or(Problem::NotFound { id: operation })?;
+    let found = shared.engine.load(id).await?.ok_or(Problem::NotFound { id: operation })?;
+    if !found.record.is_named_by(operation) {
+        return Err(Problem::OtherWindow { asked: operation, stands: found.record.operation(id) });
+    }
     let mut shown = record::operation(id, found.version, &found.record, bodies);
     shown["timeline"] = record::timeline(&found.record);
     Ok(json_response(StatusCode::OK, &shown))
