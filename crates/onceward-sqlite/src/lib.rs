@@ -57,6 +57,7 @@ use onceward::{Clock, Record, RecordId};
 use tokio::sync::oneshot;
 
 pub use error::OpenError;
+pub use job::RECORD_BYTES_MAX;
 pub use options::{FatalHook, Options};
 pub use statistics::Statistics;
 
