@@ -236,3 +236,16 @@ impl From<onceward_postgres::Statistics> for Batches {
         Self { batches: statistics.batches, writes: statistics.swaps, statements: statistics.statements }
     }
 }
+
+/// What Redis takes for one value unless its `proto-max-bulk-len` says otherwise.
+const REDIS_VALUE_BYTES: usize = 512 << 20;
+
+/// What a store keeps for one operation, where it has a limit of its own.
+pub(crate) fn record_bytes_max(store: &StoreUrl) -> Option<usize> {
+    match store {
+        StoreUrl::Sqlite(_) => Some(onceward_sqlite::RECORD_BYTES_MAX),
+        StoreUrl::Postgres(_) => Some(onceward_postgres::RECORD_BYTES_MAX),
+        StoreUrl::Redis(_) => Some(REDIS_VALUE_BYTES),
+        StoreUrl::Memory => None,
+    }
+}

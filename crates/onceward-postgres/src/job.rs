@@ -10,7 +10,7 @@ use crate::values::{At, readable};
 
 /// A record of this size is a configuration error and not a reply: replies are limited to a mebibyte unless somebody
 /// asks for more, and one row must not take a connection for seconds.
-pub(crate) const RECORD_BYTES_MAX: usize = 64 << 20;
+pub const RECORD_BYTES_MAX: usize = 64 << 20;
 
 pub(crate) type Answer<T> = oneshot::Sender<Result<T, StoreError>>;
 

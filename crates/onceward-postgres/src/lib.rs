@@ -54,6 +54,7 @@ use tokio::task::JoinHandle;
 
 pub use error::OpenError;
 pub use examine::examine;
+pub use job::RECORD_BYTES_MAX;
 pub use migrate::migrate;
 pub use options::{Batching, Migrate, Options};
 pub use schema::print_sql;

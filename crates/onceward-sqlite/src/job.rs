@@ -9,7 +9,7 @@ use crate::queue::{Weigh, Weight};
 
 /// A record of this size is a configuration error and not a reply: replies are limited to a mebibyte unless somebody
 /// asks for more, and one row must not take the writer for seconds.
-pub(crate) const RECORD_BYTES_MAX: usize = 64 << 20;
+pub const RECORD_BYTES_MAX: usize = 64 << 20;
 
 pub(crate) type Answer<T> = oneshot::Sender<Result<T, StoreError>>;
 

@@ -58,6 +58,7 @@ use onceward::{Clock, Record, RecordId};
 use tokio::sync::oneshot;
 
 pub use error::OpenError;
+pub use job::RECORD_BYTES_MAX;
 pub use options::{FatalHook, Options};
 pub use secret::SecretError;
 pub use statistics::Statistics;

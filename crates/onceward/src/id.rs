@@ -214,6 +214,19 @@ impl Identity {
         &self.namespace
     }
 
+    /// How scopes are made, in the words that were given.
+    pub(crate) fn scope_rule(&self) -> &str {
+        &self.scope_rule
+    }
+
+    pub(crate) fn has_secret(&self) -> bool {
+        self.secret.is_some()
+    }
+
+    pub(crate) fn without_secret(&self) -> Self {
+        Self { secret: None, ..self.clone() }
+    }
+
     #[cfg(feature = "http")]
     pub(crate) fn secret(&self) -> Option<&Secret> {
         self.secret.as_ref()

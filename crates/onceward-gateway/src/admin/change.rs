@@ -17,8 +17,9 @@ use onceward::{
 use serde::Deserialize;
 use serde_json::json;
 
+use super::input::Number;
 use super::look::json_response;
-use super::problem::Problem;
+use super::problem::{Problem, Wish};
 use super::reply::{Bodies, Brought, Content, content, shown};
 use super::token::Caller;
 use super::{Shared, input, record};
@@ -29,6 +30,16 @@ use crate::telemetry::metrics::OPERATIONS;
 const RESUME_ATTEMPTS: u32 = 5;
 /// How long after a lapse somebody may still take over: a working day and a night.
 const RESUME_WITHIN: Duration = Duration::from_secs(24 * 60 * 60);
+
+/// What each call needs at least, for whoever sends less.
+const CLAIM: &str = r#"{"scope": "…", "key": "…", "fingerprint": "…"}"#;
+const RENEW: &str = r#"{"fence": …}"#;
+const CHECKPOINT: &str = r#"{"fence": …, "recovery_point": "…"}"#;
+const SETTLE: &str =
+    r#"{"fence": …, "outcome": "completed", "reply": {…}}, or the outcome retryable or unknown"#;
+const RESOLVE: &str =
+    r#"{"verdict": "completed", "reply": {…}, "reason": "…"}, or {"verdict": "retryable", "reason": "…"}"#;
+const EXPIRE: &str = r#"{"reason": "…"}"#;
 
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -89,7 +100,7 @@ impl ClaimBody {
 
 /// `POST /v1/operations`
 pub(super) async fn claim(Held(shared): Held<Arc<Shared>>, body: Body) -> Result<Response, Problem> {
-    let claim = input::json::<ClaimBody>(body).await?.claim()?;
+    let claim = input::json::<ClaimBody>(body, CLAIM).await?.claim()?;
     match shared.engine.claim(claim).await? {
         Claimed::Reserved(reservation) => {
             let operation = reservation.hand_over();
@@ -123,7 +134,7 @@ pub(super) async fn claim(Held(shared): Held<Arc<Shared>>, body: Body) -> Result
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct RenewBody {
-    fence: u64,
+    fence: Number,
 }
 
 /// `POST /v1/operations/{id}/renew`
@@ -133,7 +144,7 @@ pub(super) async fn renew(
     body: Body,
 ) -> Result<Response, Problem> {
     let id = named(&shared, input::operation(&id)?).await?;
-    let fence = Fence::from_number(input::json::<RenewBody>(body).await?.fence);
+    let fence = tenure(input::json::<RenewBody>(body, RENEW).await?.fence);
     held(&shared, id, shared.engine.renew(id, fence).await?).await?;
     lease(&shared, id, fence).await
 }
@@ -141,7 +152,7 @@ pub(super) async fn renew(
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct CheckpointBody {
-    fence: u64,
+    fence: Number,
     recovery_point: String,
     #[serde(default)]
     data: Content,
@@ -154,12 +165,16 @@ pub(super) async fn checkpoint(
     body: Body,
 ) -> Result<Response, Problem> {
     let id = named(&shared, input::operation(&id)?).await?;
-    let CheckpointBody { fence, recovery_point, data } = input::json(body).await?;
+    let CheckpointBody { fence, recovery_point, data } = input::json(body, CHECKPOINT).await?;
     let point = RecoveryPoint::new(&recovery_point, data.bytes()?);
     let point = point.map_err(|error| Problem::Invalid(error.to_string()))?;
-    let fence = Fence::from_number(fence);
+    let fence = tenure(fence);
     held(&shared, id, shared.engine.checkpoint(id, fence, point).await?).await?;
     lease(&shared, id, fence).await
+}
+
+fn tenure(fence: Number) -> Fence {
+    Fence::from_number(fence.0)
 }
 
 /// Until when the lease lives now. It may have ended since: then its owner is told.
@@ -191,8 +206,12 @@ async fn named(shared: &Shared, operation: OperationId) -> Result<RecordId, Prob
         return Ok(id);
     }
     match shared.engine.load(id).await? {
-        Some(found) if found.record.is_named_by(operation) => Ok(id),
-        Some(_) | None => Err(Problem::NotFound { id: operation }),
+        Some(found) => found
+            .record
+            .is_named_by(operation)
+            .then_some(id)
+            .ok_or_else(|| Problem::OtherWindow { asked: operation, stands: found.record.operation(id) }),
+        None => Err(Problem::NotFound { id: operation }),
     }
 }
 
@@ -207,7 +226,7 @@ async fn over(shared: &Shared, id: RecordId) -> Result<Problem, Problem> {
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct SettleBody {
-    fence: u64,
+    fence: Number,
     outcome: OutcomeName,
     reply: Option<Brought>,
     error: Option<String>,
@@ -272,8 +291,8 @@ pub(super) async fn settle(
     body: Body,
 ) -> Result<Response, Problem> {
     let id = named(&shared, input::operation(&id)?).await?;
-    let body: SettleBody = input::json(body).await?;
-    let fence = Fence::from_number(body.fence);
+    let body: SettleBody = input::json(body, SETTLE).await?;
+    let fence = tenure(body.fence);
     match shared.engine.settle(id, fence, body.outcome()?).await? {
         Settled::Completed { by, expires_at, .. } => {
             let by = match by {
@@ -294,7 +313,7 @@ struct ResolveBody {
     verdict: VerdictName,
     reply: Option<Brought>,
     reason: String,
-    version: Option<u64>,
+    version: Option<Number>,
 }
 
 #[derive(Debug, Clone, Copy, Deserialize)]
@@ -313,7 +332,7 @@ pub(super) async fn resolve(
 ) -> Result<Response, Problem> {
     let operation = input::operation(&id)?;
     let id = operation.record();
-    let ResolveBody { verdict, reply, reason, version } = input::json(body).await?;
+    let ResolveBody { verdict, reply, reason, version } = input::json(body, RESOLVE).await?;
     let reason = given(&reason)?;
     let resolution = match (verdict, reply) {
         (VerdictName::Completed, Some(reply)) => Resolution::Completed(reply.reply()?),
@@ -330,16 +349,18 @@ pub(super) async fn resolve(
     // The verdict is about the record that stands there now, or about none: its fence goes with it.
     let (found, fence) = match shared.engine.load(id).await {
         Ok(Some(found)) if found.record.is_named_by(operation) => (found.version, Some(found.record.fence)),
-        Ok(Some(_) | None) => return Err(Problem::NotFound { id: operation }),
+        Ok(Some(found)) => {
+            return Err(Problem::OtherWindow { asked: operation, stands: found.record.operation(id) });
+        }
+        Ok(None) => return Err(Problem::NotFound { id: operation }),
         Err(EngineError::Store(StoreError::Unreadable { version, .. })) => (version, None),
         Err(error) => return Err(error.into()),
     };
-    if version.is_some_and(|version| version != found.as_number()) {
-        let found = shared.engine.load(id).await?.map(Box::new);
-        return Err(Problem::Conflict { id, found });
+    if let Some(Number(sent)) = version.filter(|version| version.0 != found.as_number()) {
+        return Err(Problem::OtherVersion { id, sent, found });
     }
     let operated = shared.engine.resolve(id, fence, resolution, &caller.name, reason).await?;
-    let applied = applied(id, operated)?;
+    let applied = applied(operation, Wish::Resolve, operated)?;
     Ok(shown_operation(id, &applied))
 }
 
@@ -358,9 +379,9 @@ pub(super) async fn expire(
 ) -> Result<Response, Problem> {
     let operation = input::operation(&id)?;
     let id = operation.record();
-    let ExpireBody { reason } = input::json(body).await?;
+    let ExpireBody { reason } = input::json(body, EXPIRE).await?;
     let reason = given(&reason)?;
-    let applied = applied(id, shared.engine.expire(id, operation.opened()).await?)?;
+    let applied = applied(operation, Wish::Expire, shared.engine.expire(id, operation.opened()).await?)?;
     let operation = applied.record.operation(id);
     tracing::info!(
         %operation,
@@ -371,18 +392,35 @@ pub(super) async fn expire(
     Ok(shown_operation(id, &applied))
 }
 
-fn given(reason: &str) -> Result<&str, Problem> {
-    match reason.trim() {
-        "" => Err(Problem::Invalid("reason is empty: say why, for whoever looks at this later".to_owned())),
-        reason => Ok(reason),
+impl VerdictName {
+    const fn name(self) -> &'static str {
+        match self {
+            Self::Completed => "completed",
+            Self::Retryable => "retryable",
+        }
     }
 }
 
-fn applied(id: RecordId, operated: Operated) -> Result<Stamped, Problem> {
+/// A record keeps this much of a reason, and the log has no more.
+const REASON_BYTES_MAX: usize = 512;
+
+fn given(reason: &str) -> Result<&str, Problem> {
+    match reason.trim() {
+        "" => Err(Problem::Invalid("reason is empty: say why, for whoever looks at this later".to_owned())),
+        reason => Ok(&reason[..reason.floor_char_boundary(REASON_BYTES_MAX)]),
+    }
+}
+
+fn applied(operation: OperationId, wish: Wish, operated: Operated) -> Result<Stamped, Problem> {
     match operated {
         Operated::Applied(stamped) => Ok(stamped),
-        Operated::Conflict(None) => Err(Problem::NotFound { id: OperationId::bare(id) }),
-        Operated::Conflict(found) => Err(Problem::Conflict { id, found: found.map(Box::new) }),
+        Operated::Conflict(None) => Err(Problem::NotFound { id: operation }),
+        Operated::Conflict(Some(found)) if !found.record.is_named_by(operation) => {
+            Err(Problem::OtherWindow { asked: operation, stands: found.record.operation(operation.record()) })
+        }
+        Operated::Conflict(Some(found)) => {
+            Err(Problem::Conflict { id: operation.record(), wish, found: Box::new(found) })
+        }
     }
 }
 

@@ -1,6 +1,7 @@
 //! What comes in: JSON bodies, queries and ids. Everything is bounded, and what is not known is refused.
 
 use std::collections::BTreeMap;
+use std::fmt;
 use std::str::FromStr as _;
 use std::time::Duration;
 
@@ -9,15 +10,16 @@ use http::Uri;
 use http_body_util::{BodyExt as _, LengthLimitError, Limited};
 use onceward::OperationId;
 use percent_encoding::percent_decode_str;
-use serde::de::DeserializeOwned;
+use serde::de::{self, DeserializeOwned, Visitor};
+use serde::{Deserialize, Deserializer};
 
 use super::problem::Problem;
 
 /// A reply of the largest size that engines keep by default (2 MiB) in base64, and what is around it.
 pub(super) const BODY_BYTES_MAX: usize = 4 << 20;
 
-/// Reads a JSON body.
-pub(super) async fn json<T: DeserializeOwned>(body: Body) -> Result<T, Problem> {
+/// Reads a JSON body. The example shows what is at least to be sent.
+pub(super) async fn json<T: DeserializeOwned>(body: Body, example: &str) -> Result<T, Problem> {
     let read = Limited::new(body, BODY_BYTES_MAX).collect().await.map_err(|error| {
         if error.is::<LengthLimitError>() {
             Problem::TooLarge { limit: BODY_BYTES_MAX }
@@ -26,13 +28,18 @@ pub(super) async fn json<T: DeserializeOwned>(body: Body) -> Result<T, Problem> 
         }
     })?;
     let bytes = read.to_bytes();
+    if bytes.trim_ascii().is_empty() {
+        return Err(Problem::Invalid(format!("the body is empty: send {example}")));
+    }
     let mut reader = serde_json::Deserializer::from_slice(&bytes);
     let value = serde_path_to_error::deserialize(&mut reader).map_err(|error| {
         let path = error.path().to_string();
         // What serde tells may quote a value, which may be a key or a body: the kind of mistake and its place are enough.
         let inner = error.into_inner();
         let why = match inner.classify() {
-            serde_json::error::Category::Data => field_error(&inner.to_string()),
+            serde_json::error::Category::Data => {
+                format!("{}: send at least {example}", field_error(&inner.to_string()))
+            }
             serde_json::error::Category::Io
             | serde_json::error::Category::Syntax
             | serde_json::error::Category::Eof => format!("is not JSON near column {}", inner.column()),
@@ -41,6 +48,36 @@ pub(super) async fn json<T: DeserializeOwned>(body: Body) -> Result<T, Problem> 
     })?;
     reader.end().map_err(|_| Problem::Invalid("the body goes on after its end".to_owned()))?;
     Ok(value)
+}
+
+/// A version or a fence: a number, or the same as a text, because a version is above what many JSON readers keep exactly.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Number(pub u64);
+
+impl<'de> Deserialize<'de> for Number {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        deserializer.deserialize_any(NumberVisitor)
+    }
+}
+
+struct NumberVisitor;
+
+impl Visitor<'_> for NumberVisitor {
+    type Value = Number;
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("a whole number, or its digits in quotes")
+    }
+
+    fn visit_u64<E: de::Error>(self, number: u64) -> Result<Number, E> {
+        Ok(Number(number))
+    }
+
+    fn visit_str<E: de::Error>(self, text: &str) -> Result<Number, E> {
+        let digits = text.bytes().all(|byte| byte.is_ascii_digit());
+        let number = if digits { text.parse().ok() } else { None };
+        number.map(Number).ok_or_else(|| E::invalid_type(de::Unexpected::Str(text), &self))
+    }
 }
 
 /// Names of fields are the contract's own or the caller's mistake, and may be told; values may not.

@@ -46,8 +46,10 @@ pub(super) async fn one(
         (Bodies::Hidden, Some(_)) => (Bodies::Hidden, "hidden"),
         (Bodies::Shown, Some(_)) => (Bodies::Shown, "shown"),
     };
-    let found = shared.engine.load(id).await?.filter(|found| found.record.is_named_by(operation));
-    let found = found.ok_or(Problem::NotFound { id: operation })?;
+    let found = shared.engine.load(id).await?.ok_or(Problem::NotFound { id: operation })?;
+    if !found.record.is_named_by(operation) {
+        return Err(Problem::OtherWindow { asked: operation, stands: found.record.operation(id) });
+    }
     let mut shown = record::operation(id, found.version, &found.record, bodies);
     shown["bodies"] = told.into();
     shown["timeline"] = record::timeline(&found.record);

@@ -5,7 +5,7 @@ use http::header::{CACHE_CONTROL, CONTENT_TYPE, RETRY_AFTER, WWW_AUTHENTICATE};
 use http::{HeaderValue, StatusCode};
 use onceward::http::{Flavor, Problem as Refusing};
 use onceward::store::{Stamped, StoreError, Version};
-use onceward::{EngineError, OperationId, RecordId, Refusal};
+use onceward::{EngineError, OperationId, RecordId, Refusal, State};
 use serde_json::{Value, json};
 
 use super::record;
@@ -30,16 +30,27 @@ pub(super) enum Problem {
     TooLarge { limit: usize },
     /// There is no such operation.
     NotFound { id: OperationId },
+    /// The record stands for another window of its key.
+    OtherWindow { asked: OperationId, stands: OperationId },
     /// The caller's tenure is over.
     Fenced { id: RecordId },
     /// It cannot be done to the record that stands there.
-    Conflict { id: RecordId, found: Option<Box<Stamped>> },
+    Conflict { id: RecordId, wish: Wish, found: Box<Stamped> },
+    /// The record was changed since the caller looked at it.
+    OtherVersion { id: RecordId, sent: u64, found: Version },
     /// A claim was refused.
     Refused(Refusal),
     /// The record is there and cannot be read.
     Unreadable { id: RecordId, version: Version, why: String },
     /// The store is away, or too much is going on.
     Unavailable(String),
+}
+
+/// What an operator asked for that depends on the state of the record.
+#[derive(Debug, Clone, Copy)]
+pub(super) enum Wish {
+    Resolve,
+    Expire,
 }
 
 struct Told {
@@ -102,19 +113,38 @@ impl Problem {
                 "There is no such operation",
                 format!("{id} was never claimed here, or its window is over and it was swept."),
             ),
+            Self::OtherWindow { asked, stands } => told(
+                StatusCode::NOT_FOUND,
+                "operation_not_found",
+                "There is no such operation",
+                format!("{asked} names another window of this key than the one that stands there now, {stands}. Look at that one before you change it."),
+            ),
             Self::Fenced { id } => told(
                 StatusCode::CONFLICT,
                 "fenced",
                 "Your tenure of this operation is over",
-                format!("Somebody else decides about {id} now: do not go on. A result that you have was kept as evidence."),
+                format!("The fence that you sent no longer decides about {id}: do not go on. A result that you sent was kept as evidence."),
             ),
-            Self::Conflict { id, found } => Told {
-                more: found.as_ref().map_or_else(|| json!({}), |found| record::first(found)),
+            Self::Conflict { id, wish, found } => Told {
+                more: record::first(found),
                 ..told(
                     StatusCode::CONFLICT,
                     "conflict",
                     "The operation is not, or no longer, where this can be done",
-                    format!("Look at {id} again: somebody else was first, or it is in another state than you thought."),
+                    format!("{id} is {}: {}.", found.record.state.name(), instead(*wish, &found.record.state)),
+                )
+            },
+            Self::OtherVersion { id, sent, found } => Told {
+                more: json!({ "version": record::version_text(*found) }),
+                ..told(
+                    StatusCode::CONFLICT,
+                    "conflict",
+                    "The operation is not, or no longer, where this can be done",
+                    format!(
+                        "You sent version {sent} of {id}, and its version is {}: look at it again, and send the version as it is \
+                         shown, in quotes.",
+                        found.as_number()
+                    ),
                 )
             },
             Self::Refused(refusal) => {
@@ -126,7 +156,7 @@ impl Problem {
                 }
             }
             Self::Unreadable { id, version, why } => Told {
-                more: json!({ "id": id.to_string(), "version": version.as_number() }),
+                more: json!({ "id": id.to_string(), "version": record::version_text(*version) }),
                 ..told(
                     StatusCode::SERVICE_UNAVAILABLE,
                     "record_unreadable",
@@ -154,8 +184,10 @@ impl Problem {
             | Self::Invalid(_)
             | Self::TooLarge { .. }
             | Self::NotFound { .. }
+            | Self::OtherWindow { .. }
             | Self::Fenced { .. }
             | Self::Conflict { .. }
+            | Self::OtherVersion { .. }
             | Self::Unreadable { .. } => None,
         }
     }
@@ -213,6 +245,32 @@ fn refusing(refusal: &Refusal) -> Refusing {
         Refusal::InProgress { retry_after } => Refusing::InProgress { retry_after: *retry_after },
         Refusal::Unknown { retry_after, letter } => {
             Refusing::OutcomeUnknown { retry_after: *retry_after, letter: *letter }
+        }
+    }
+}
+
+/// Why a wish cannot be granted in a state, and what to do instead.
+fn instead(wish: Wish, state: &State) -> &'static str {
+    match (wish, state) {
+        (_, State::InProgress { .. }) => {
+            "it is being executed; wait until it is settled or its lease has lapsed"
+        }
+        (Wish::Expire, State::Unknown { .. }) => "resolve it first",
+        (Wish::Resolve, State::Unknown { .. }) => {
+            "it became unknown again meanwhile; look at it again, and decide about that"
+        }
+        (Wish::Resolve, State::Completed { .. }) => {
+            "it is decided, and its answer is replayed; nothing is left to resolve"
+        }
+        (Wish::Resolve, State::FailedRetryable { .. }) => {
+            "it is decided, and a retry with its key executes it; nothing is left to resolve"
+        }
+        (Wish::Resolve, State::Expired { .. }) => {
+            "its window is over, and a request with its key executes; nothing is left to resolve"
+        }
+        (Wish::Expire, State::Expired { .. }) => "its window is over already",
+        (Wish::Expire, State::Completed { .. } | State::FailedRetryable { .. }) => {
+            "it was changed meanwhile; look at it again"
         }
     }
 }

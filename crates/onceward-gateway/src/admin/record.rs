@@ -19,12 +19,17 @@ pub(super) fn time(at: Timestamp) -> Value {
     humantime::format_rfc3339_micros(UNIX_EPOCH + since).to_string().into()
 }
 
+/// A version as its digits. Those of PostgreSQL are above 2⁵³, where many JSON readers round.
+pub(super) fn version_text(version: Version) -> Value {
+    version.as_number().to_string().into()
+}
+
 /// One operation, without its timeline.
 pub(super) fn operation(id: RecordId, version: Version, record: &Record, bodies: Bodies) -> Value {
     let mut shown_record = json!({
         "id": id.to_string(),
         "operation": record.operation(id).to_string(),
-        "version": version.as_number(),
+        "version": version_text(version),
         "state": record.state.name(),
         "scope": record.subject.scope,
         "key": record.subject.key,
@@ -100,12 +105,12 @@ fn add_state(fields: &mut Map<String, Value>, state: &State, bodies: Bodies) {
 
 /// A record that cannot be read still has a place in a list.
 pub(super) fn unreadable(id: RecordId, version: Version, why: &Unreadable) -> Value {
-    json!({ "id": id.to_string(), "version": version.as_number(), "unreadable": why.to_string() })
+    json!({ "id": id.to_string(), "version": version_text(version), "unreadable": why.to_string() })
 }
 
 /// Who was first, for whoever was second.
 pub(super) fn first(found: &Stamped) -> Value {
-    let mut first = json!({ "state": found.record.state.name(), "version": found.version.as_number() });
+    let mut first = json!({ "state": found.record.state.name(), "version": version_text(found.version) });
     if let Some(verdict) = verdict(&found.record) {
         first["verdict"] = verdict;
     }

@@ -6,10 +6,12 @@ use onceward::http::ScopeRule;
 
 use super::document::Document;
 use super::problem::Problem;
-use super::rules::{KeyRule, Rules};
+use super::routes::HEADERS_BYTES;
+use super::rules::{CloseDelimited, Mode, Rules, StoreDown};
 use super::tree::{Node, Path};
-use super::values::ScopePart;
+use super::values::{ScopePart, Size};
 use crate::settings::{Scheme, StoreUrl};
+use crate::stores::record_bytes_max;
 
 /// Clients retry after a lunch break, a deployment, a night: less than this protects few of them.
 const SHORT_RETENTION: Duration = Duration::from_secs(60 * 60);
@@ -150,10 +152,53 @@ fn route(rules: &Rules, place: &Path, tree: &Node, document: &Document, say: &mu
         );
         say(&place.key("respond_within"), text);
     }
-    if rules.key == KeyRule::Required && rules.methods.is_empty() && own("key") && place.0.len() == 1 {
-        let text =
-            "`defaults.key` = \"required\" while `defaults.methods` is empty: only routes demand a key"
-                .to_owned();
-        say(&place.key("key"), text);
+    given_away(rules, place, document, &written, say);
+}
+
+/// Settings that are there to give a part of the protection away.
+fn given_away(
+    rules: &Rules,
+    place: &Path,
+    document: &Document,
+    written: &impl Fn(&str) -> bool,
+    say: &mut impl FnMut(&Path, String),
+) {
+    let mut about = |key: &str, text: String| say(&place.key(key), format!("`{place}.{key}` {text}"));
+    if rules.mode == Mode::Observe && written("mode") {
+        about("mode", "= \"observe\" protects nothing: each retry executes, and what would have happened is only counted".to_owned());
+    }
+    if rules.methods.is_empty() && written("methods") {
+        about("methods", "= [] protects no method: only routes whose `match` names one, or that list their own, are protected".to_owned());
+    }
+    if rules.close_delimited == CloseDelimited::Accept && written("close_delimited") {
+        about(
+            "close_delimited",
+            "= \"accept\" takes an answer that was cut off for a whole one, and replays it to every retry: let the service send \
+             Content-Length or chunks, and write \"proven\""
+                .to_owned(),
+        );
+    }
+    if rules.store_down == StoreDown::Pass && written("store_down") {
+        about(
+            "store_down",
+            "= \"pass\" lets each try execute while the store is away. GET /readyz is 503 then, so that a balancer which asks it \
+             sends this gateway no requests at all: let it ask /livez if they shall pass"
+                .to_owned(),
+        );
+    }
+    let largest = rules.max_response_body.bytes().saturating_add(HEADERS_BYTES);
+    if let Some(most) = record_bytes_max(&document.store.0).filter(|most| largest > *most)
+        && written("max_response_body")
+    {
+        about(
+            "max_response_body",
+            format!(
+                "= {} is more than the store keeps: a record has at most {} there, with headers. The outcome of a request whose \
+                 answer is larger is unknown, although it was executed; write at most {}",
+                rules.max_response_body,
+                Size(most as u64),
+                Size(most.saturating_sub(HEADERS_BYTES) as u64)
+            ),
+        );
     }
 }

@@ -155,7 +155,8 @@ fn has_type(schema: &Value, name: &str) -> bool {
     own || alternatives(schema).any(|schema| has_type(schema, name))
 }
 
-fn form(schema: &Value) -> Form {
+/// How a flag or a variable gives a value of this schema.
+pub(super) fn form(schema: &Value) -> Form {
     let items = schema.get("items");
     match items {
         Some(items) if has_type(items, "object") => Form::Toml,

@@ -86,6 +86,10 @@ fn segment(text: &str) -> Result<Option<String>, &'static str> {
         Some(name) if !name.is_empty() && !name.contains(['{', '}', '*']) => Ok(None),
         Some(_) => Err("has a segment with a stray {, } or *"),
         None if text.contains(['{', '}', '*']) => Err("has a segment with a stray {, } or *"),
+        None if text.starts_with([':', '<']) => Err(
+            "has a segment that begins with : or <, which would be compared as it is written (for one segment write {id}, \
+                 and for a colon itself %3A)",
+        ),
         None if text.contains(['?', '#']) => Err("has a query, which is not compared"),
         None => Ok(Some(text.to_owned())),
     }

@@ -1,12 +1,13 @@
 //! Turns the tree into the typed document, and tells about every value that does not fit, not only the first.
 
+use serde_json::Value as Schema;
 use serde_path_to_error::Segment;
 
 use super::document::Document;
-use super::keys::{INLINED, choices, property};
+use super::keys::{Form, INLINED, choices, form, property};
 use super::problem::Problem;
 use super::secret::HOW_TO_GIVE;
-use super::tree::{Node, Path, Step};
+use super::tree::{Node, Path, Step, Value};
 use super::unknown::nearest;
 
 /// More wrong values than anybody reads.
@@ -27,7 +28,7 @@ pub(super) fn document(tree: &Node) -> (Document, Vec<Problem>) {
         let written = as_written(path.clone(), &taken);
         // After a wrong value was taken out, its table may lack it: that was told already.
         if !told.iter().any(|known| known.0.starts_with(&written.0)) {
-            let text = rephrase(&written, error.inner().message());
+            let text = rephrase(&written, tree.get(&path), error.inner().message());
             problems.push(Problem { origin: tree.origin_of(&path), text });
         }
         if tree.remove(&path).is_none() {
@@ -70,7 +71,7 @@ fn as_written(mut path: Path, taken: &[Path]) -> Path {
 }
 
 /// Serde's words in plain language. What stands where a secret belongs is never repeated.
-fn rephrase(path: &Path, message: &str) -> String {
+fn rephrase(path: &Path, found: Option<&Node>, message: &str) -> String {
     let keys: Vec<&str> = path.keys().collect();
     let secret = keys.iter().any(|key| matches!(*key, "secret" | "token")) || keys.last() == Some(&"tokens");
     let missing = message.strip_prefix("missing field ");
@@ -78,53 +79,101 @@ fn rephrase(path: &Path, message: &str) -> String {
         return format!("`{path}` has no {field}: add it");
     }
     if secret && keys.last() == Some(&"tokens") {
-        return format!("`{path}` must be a list of tables with `name`, `role` and `token`");
+        return format!(
+            "`{path}` must be a list of tables with `name`, `role` and `token`: write [[admin.tokens]]"
+        );
     }
     if secret {
         return format!("`{path}` {HOW_TO_GIVE}");
     }
-    if let Some((found, _)) = message.strip_prefix("unknown variant `").and_then(|rest| rest.split_once('`'))
-    {
-        let words = keys.iter().try_fold(&*INLINED, |schema, key| property(schema, key)).map(choices);
-        let words = words.unwrap_or_default();
-        let listed = words.iter().map(|word| format!("{word:?}")).collect::<Vec<_>>().join(" or ");
-        return match nearest(found, words.iter().map(String::as_str)) {
-            Some(word) => format!("`{path}` is {found:?}, but must be {listed}: did you mean {word:?}?"),
-            None => format!("`{path}` is {found:?}, but must be {listed}"),
-        };
+    let schema = keys.iter().try_fold(&*INLINED, |schema, key| property(schema, key));
+    let words = schema.map(choices).unwrap_or_default();
+    if !words.is_empty() {
+        return choice(path, found, &words);
     }
-    let wrong = message.strip_prefix("invalid type: ").or_else(|| message.strip_prefix("invalid value: "));
-    match wrong.and_then(|rest| rest.split_once(", expected ")) {
-        Some((found, expected)) => {
-            format!("`{path}` is {}, but must be {}", plain(found), expectation(expected))
+    let (wrong, value) = match message.strip_prefix("invalid type: ") {
+        Some(rest) => (Some(rest), Wrong::Type),
+        None => (message.strip_prefix("invalid value: "), Wrong::Value),
+    };
+    let expected = wrong.and_then(|rest| rest.split_once(", expected ")).map(|(_, expected)| expected);
+    match (expected, found) {
+        (Some("a sequence"), Some(found)) => match schema.map(form) {
+            Some(Form::Toml) => {
+                format!("`{path}` is {}, but must be a list of tables: write [[{path}]]", shown(found))
+            }
+            Some(_) | None => format!("`{path}` is {}, but must be a list{}", shown(found), example(found)),
+        },
+        (Some(expected), Some(found)) => {
+            format!(
+                "`{path}` is {}, but must be {}",
+                shown(found),
+                expectation(expected, found, value, schema)
+            )
         }
-        None => format!("`{path}` {message}"),
+        (None, _) | (_, None) => format!("`{path}` {message}"),
     }
 }
 
-/// `integer `30`` is the number 30 to people.
-fn plain(found: &str) -> String {
-    match found.split_once(' ') {
-        Some(("integer" | "floating", rest)) => {
-            rest.trim_start_matches("point ").trim_matches('`').to_owned()
-        }
-        Some(("boolean" | "string", rest)) => rest.trim_matches('`').to_owned(),
-        _ if found == "map" => "a table".to_owned(),
-        _ if found == "sequence" => "a list".to_owned(),
-        _ => found.to_owned(),
+/// How a value is wrong.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Wrong {
+    Type,
+    Value,
+}
+
+fn choice(path: &Path, found: Option<&Node>, words: &[String]) -> String {
+    let listed = words.iter().map(|word| format!("{word:?}")).collect::<Vec<_>>().join(" or ");
+    let text = match found.map(|node| &node.value) {
+        Some(Value::Leaf(toml::Value::String(text))) => Some(text),
+        Some(_) | None => None,
+    };
+    let found = found.map_or_else(String::new, |found| format!(" is {}, but", shown(found)));
+    match text.and_then(|text| nearest(text, words.iter().map(String::as_str))) {
+        Some(word) => format!("`{path}`{found} must be {listed}: did you mean {word:?}?"),
+        None => format!("`{path}`{found} must be {listed}"),
     }
 }
 
-fn expectation(expected: &str) -> String {
+/// A value as the file has it; only what it is where it has parts.
+fn shown(found: &Node) -> String {
+    match &found.value {
+        Value::Leaf(leaf) => leaf.to_string(),
+        Value::Table(_) => "a table".to_owned(),
+        Value::Array(_) => "a list".to_owned(),
+    }
+}
+
+/// A list with the value that stands there alone.
+fn example(found: &Node) -> String {
+    match &found.value {
+        Value::Leaf(leaf) => format!(", such as [{leaf}]"),
+        Value::Table(_) | Value::Array(_) => String::new(),
+    }
+}
+
+fn expectation(expected: &str, found: &Node, wrong: Wrong, schema: Option<&Schema>) -> String {
     match expected {
-        "usize" | "u16" | "u32" => "a whole number".to_owned(),
-        "a sequence" => "a list, such as [\"…\"]".to_owned(),
+        "usize" | "u8" | "u16" | "u32" | "u64" => whole_number(found, wrong, schema),
         "path string" => "a path in quotes".to_owned(),
         "a string" => "a text in quotes".to_owned(),
         "a boolean" => "true or false".to_owned(),
         text if text.starts_with("struct") => "a table".to_owned(),
-        text if text.starts_with("enum") => "one of the words that are listed for it".to_owned(),
         text => text.to_owned(),
+    }
+}
+
+fn whole_number(found: &Node, wrong: Wrong, schema: Option<&Schema>) -> String {
+    let schema = schema.map(|schema| schema.get("items").unwrap_or(schema));
+    let bound = |name: &str| schema.and_then(|schema| schema.get(name)?.as_i64());
+    let quoted = match &found.value {
+        Value::Leaf(toml::Value::String(text)) => text.parse::<u64>().is_ok(),
+        Value::Leaf(_) | Value::Table(_) | Value::Array(_) => false,
+    };
+    match (wrong, bound("minimum"), bound("maximum")) {
+        (Wrong::Value, Some(least), Some(most)) => format!("a whole number from {least} to {most}"),
+        (Wrong::Value, Some(least), None) => format!("a whole number of at least {least}"),
+        _ if quoted => "a whole number, without quotes".to_owned(),
+        _ => "a whole number".to_owned(),
     }
 }
 
@@ -132,6 +181,8 @@ fn expectation(expected: &str) -> String {
 pub(super) fn one<T: serde::de::DeserializeOwned>(tree: &Node, path: &str) -> Result<T, Problem> {
     let path = Path::of(path);
     let value = tree.get(&path).map(Node::to_toml).unwrap_or_else(|| toml::Value::String(String::new()));
-    T::deserialize(value)
-        .map_err(|error| Problem { origin: tree.origin_of(&path), text: rephrase(&path, error.message()) })
+    T::deserialize(value).map_err(|error| Problem {
+        origin: tree.origin_of(&path),
+        text: rephrase(&path, tree.get(&path), error.message()),
+    })
 }

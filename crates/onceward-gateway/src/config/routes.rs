@@ -17,7 +17,7 @@ const RESUME_ATTEMPTS: u32 = 5;
 /// Longer than a deployment, shorter than anybody would still expect the work to go on.
 const RESUME_WITHIN: Duration = Duration::from_secs(60 * 60);
 /// Room for the headers of an answer beside its body.
-const HEADERS_BYTES: usize = 1 << 20;
+pub(super) const HEADERS_BYTES: usize = 1 << 20;
 
 /// What the engine must be able to keep: the largest answer of any route, with its headers.
 pub(super) fn reply_bytes(document: &Document) -> usize {

@@ -15,7 +15,7 @@ macro_rules! rules {
         #[serde(deny_unknown_fields, default)]
         pub(super) struct Defaults {
             $($(#[doc = $doc])+ pub $name: $type,)+
-            /// What becomes of a record past its window, for the whole store: `soft` keeps it without its body, for audit.
+            /// What becomes of a record past its window, for the whole store: it is removed (`delete`), or kept without its body, for audit (`soft`).
             pub expire: Expire,
         }
 
@@ -77,9 +77,9 @@ rules! {
     syntax: Syntax = |_: &Policy| Syntax::Lenient;
     /// Shorter keys are refused. 16 is a good floor where callers share a scope.
     min_key_length: usize = |policy: &Policy| policy.min_key_length;
-    /// Whose statuses and headers refusals and replays have.
+    /// Whose statuses and headers refusals and replays have: the IETF draft's (`ietf`) or Stripe's (`stripe`).
     flavor: Flavor = |_: &Policy| Flavor::Ietf;
-    /// What a retry gets while the first request runs: 409, a wait and then the answer, or 202 and where to ask.
+    /// What a retry gets while the first request runs: 409 (`conflict`), a wait and then the answer (`wait`), or 202 and where to ask (`accepted`).
     in_progress: InProgress = |_: &Policy| InProgress::Conflict;
     /// How long a caller may wait for somebody else's execution: always with `in_progress = "wait"`, else if it asks to.
     wait: Time = |policy: &Policy| Time(policy.wait);
@@ -89,7 +89,7 @@ rules! {
     respond_within: Time = |policy: &Policy| Time(policy.respond_within);
     /// How long an execution owns its key without renewing; longer work renews by itself.
     lease: Time = |policy: &Policy| Time(policy.lease);
-    /// What a lapsed lease means. `resume` goes on from a recovery point, where there is one.
+    /// What a lapsed lease means: an unknown outcome (`unknown`), or going on from a recovery point, where there is one (`resume`).
     on_lapse: OnLapse = |_: &Policy| OnLapse::Unknown;
     /// How long a completed answer is promised to be replayed. It is published to clients.
     retention: Time = |policy: &Policy| Time(policy.retention);
@@ -111,7 +111,7 @@ rules! {
     fingerprint: Fingerprint = |_: &Policy| Fingerprint::default();
     /// Stored with every reply, so that a new release can tell an old reply.
     response_version: u32 = |policy: &Policy| policy.response_version;
-    /// Whether `Set-Cookie` is stored and replayed, or dropped from everything but the first answer.
+    /// Whether `Set-Cookie` is stored and replayed (`allow`), or dropped from everything but the first answer (`drop`).
     set_cookie: SetCookie = |_: &Policy| SetCookie::Drop;
     /// Whether retries are held back (`enforce`), or only counted (`observe`).
     mode: Mode = |_: &Policy| Mode::Enforce;

@@ -20,11 +20,13 @@ pub(super) const LATER: [(&str, &str); 3] = [
 pub(super) fn take_unknown(tree: &mut Node) -> Vec<Problem> {
     let mut found = Vec::new();
     look(tree, &INLINED, &Path::default(), &mut found);
-    let mut problems = Vec::new();
-    for (path, text) in found {
-        let origin = tree.origin_of(&path);
-        tree.remove(&path);
-        problems.push(Problem { origin, text });
+    let problems = found
+        .iter()
+        .map(|(path, text)| Problem { origin: tree.origin_of(path), text: text.clone() })
+        .collect();
+    // From the last on, so that those before keep their places in a list.
+    for (path, _) in found.iter().rev() {
+        tree.remove(path);
     }
     problems
 }
@@ -35,8 +37,7 @@ fn look(node: &Node, schema: &Schema, path: &Path, found: &mut Vec<(Path, String
             let names = property_names(schema);
             // A table where none belongs is a wrong type, which is told when the value is read. So is a secret that is
             // given in another way than by its source.
-            let secret = matches!(path.keys().next_back(), Some("secret" | "token"));
-            if secret || names.is_empty() && !path.0.is_empty() {
+            if is_secret(path) || names.is_empty() && !path.0.is_empty() {
                 return;
             }
             for (key, child) in table {
@@ -47,6 +48,13 @@ fn look(node: &Node, schema: &Schema, path: &Path, found: &mut Vec<(Path, String
                 }
             }
         }
+        // Serde would take a list for a table whose values come in the order of its keys.
+        Value::Array(_) if is_table(schema) && !is_secret(path) => {
+            found.push((
+                path.clone(),
+                format!("`{path}` is a list, but must be a table with {}", listed(&property_names(schema))),
+            ));
+        }
         Value::Array(items) => {
             for (index, item) in items.iter().enumerate() {
                 look(item, schema.get("items").unwrap_or(schema), &path.at(index), found);
@@ -54,6 +62,15 @@ fn look(node: &Node, schema: &Schema, path: &Path, found: &mut Vec<(Path, String
         }
         Value::Leaf(_) => {}
     }
+}
+
+fn is_secret(path: &Path) -> bool {
+    matches!(path.keys().next_back(), Some("secret" | "token"))
+}
+
+/// Whether a table belongs there, and no list of them.
+fn is_table(schema: &Schema) -> bool {
+    schema.get("items").is_none() && !property_names(schema).is_empty()
 }
 
 fn explain(path: &Path, key: &str, names: &[&str]) -> String {

@@ -172,6 +172,12 @@ fn web_url(text: &str, expected: &str) -> Result<Uri, String> {
             "has a user or a password in it: remove them, clients' own credentials are passed on".to_owned()
         );
     }
+    let port = uri
+        .authority()
+        .and_then(|authority| authority.as_str().strip_prefix(authority.host())?.strip_prefix(':'));
+    if port.is_some_and(|port| !matches!(port.parse::<u16>(), Ok(1..))) {
+        return Err("has a port that there is not: use 1 to 65535".to_owned());
+    }
     if uri.query().is_some() {
         return Err("has a query (?…), which cannot stand before other paths: remove it".to_owned());
     }

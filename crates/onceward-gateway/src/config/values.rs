@@ -5,9 +5,10 @@ use std::net::{IpAddr, SocketAddr};
 use std::time::Duration;
 
 use ipnet::{IpNet, Ipv4Net};
-use onceward::http::ScopeRule;
+use onceward::http::{ScopeRule, ScopeRuleError};
 
 use super::text::{Text, text_value};
+use super::unknown::nearest;
 
 /// A time with its unit: `30s`, `24h`, `7d`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
@@ -181,8 +182,22 @@ impl Text for ScopePart {
                  header, and use \"header:NAME\" with scope_verified = true"
             ));
         }
-        text.parse().map(Self).map_err(|error: onceward::http::ScopeRuleError| format!("is wrong: {error}"))
+        text.parse().map(Self).map_err(|error: ScopeRuleError| match (&error, meant(text)) {
+            (ScopeRuleError::NoSuchRule { .. }, Some(meant)) => {
+                format!("is wrong: {error}: did you mean {meant:?}?")
+            }
+            _ => format!("is wrong: {error}"),
+        })
     }
+}
+
+/// The part that was probably meant.
+fn meant(text: &str) -> Option<String> {
+    let (kind, name) = match text.split_once(':') {
+        Some((kind, name)) => (nearest(kind, ["header", "fixed"])?, name),
+        None => return nearest(text, ["authorization", "basic:user"]).map(str::to_owned),
+    };
+    Some(format!("{kind}:{name}"))
 }
 
 impl fmt::Display for ScopePart {

@@ -5,6 +5,7 @@ use http::header::{CACHE_CONTROL, CONNECTION, CONTENT_TYPE};
 use http::{HeaderValue, Response, StatusCode};
 use http_body_util::Full;
 use onceward::http::header::OUTCOME;
+use onceward::http::{Flavor, Problem};
 use serde_json::json;
 
 /// The guard puts a request with this method where a refused one stood, so that answers stay in order. No client gets
@@ -135,11 +136,14 @@ impl Refusal {
     /// The problem as RFC 9457 has it.
     pub(super) fn response(self, then: Then) -> Response<Full<Bytes>> {
         let status = self.status();
-        let body = json!({
+        let mut body = json!({
             "title": self.title(),
             "status": status.as_u16(),
             "detail": self.to_string(),
         });
+        if self == Self::MethodCase {
+            body = method_invalid();
+        }
         let mut response = Response::new(Full::from(body.to_string()));
         *response.status_mut() = status;
         let headers = response.headers_mut();
@@ -153,6 +157,20 @@ impl Refusal {
         }
         response
     }
+}
+
+/// The layer refuses methods in another case too, those that only a route lists: a client is told the same by both. Here it is
+/// not known what clients put before `/.well-known`, so the type has its path only.
+fn method_invalid() -> serde_json::Value {
+    let told = Problem::MethodMiscased.told(Flavor::Ietf);
+    json!({
+        "type": format!("/.well-known/idempotency#{}", told.code),
+        "title": told.title,
+        "status": told.status.as_u16(),
+        "detail": told.detail,
+        "code": told.code,
+        "next_action": told.next_action.name(),
+    })
 }
 
 /// What becomes of the connection after a refusal.

@@ -38,12 +38,77 @@ async fn a_verdict_about_another_version_is_a_conflict() {
     let bench = Bench::new().await;
     let id = bench.lose("k").await;
     let version = bench.engine.load(id).await.unwrap().unwrap().version.as_number();
-    let resolve = async |version: u64| {
+    let resolve = async |version: String| {
         let body = format!(r#"{{"verdict":"retryable","reason":"r","version":{version}}}"#);
-        bench.operate(Method::POST, &format!("/v1/operations/{id}/resolve"), &body).await.0
+        bench.operate(Method::POST, &format!("/v1/operations/{id}/resolve"), &body).await
     };
-    assert_eq!(resolve(version + 1).await, StatusCode::CONFLICT);
-    assert_eq!(resolve(version).await, StatusCode::OK);
+    // As a number, and as the text that lists show.
+    for other in [format!("{}", version + 1), format!("\"{}\"", version + 1)] {
+        let (status, conflict) = resolve(other).await;
+        assert_eq!((status, &conflict["code"]), (StatusCode::CONFLICT, &"conflict".into()));
+        let detail = conflict["detail"].as_str().unwrap();
+        assert!(detail.contains(&format!("version {} of", version + 1)), "{detail}");
+        assert!(detail.contains(&format!("its version is {version}")), "{detail}");
+        assert_eq!(conflict["version"], version.to_string());
+    }
+    let (_, shown) = bench.operate(Method::GET, &format!("/v1/operations/{id}"), "").await;
+    assert_eq!(shown["version"], version.to_string());
+    assert_eq!(resolve(shown["version"].to_string()).await.0, StatusCode::OK);
+    assert_eq!(resolve(version.to_string()).await.0, StatusCode::CONFLICT);
+}
+
+#[tokio::test]
+async fn a_name_of_another_window_is_not_found_and_the_one_that_stands_there_is_named() {
+    let bench = Bench::new().await;
+    let id = bench.lose("k").await;
+    let (_, shown) = bench.operate(Method::GET, &format!("/v1/operations/{id}"), "").await;
+    let stands = shown["operation"].as_str().unwrap();
+    assert_ne!(stands, id.to_string());
+    let fence = shown["fence"].as_u64().unwrap();
+    for (method, call, body) in [
+        (Method::GET, "", String::new()),
+        (Method::POST, "/resolve", r#"{"verdict":"retryable","reason":"r"}"#.to_owned()),
+        (Method::POST, "/expire", r#"{"reason":"r"}"#.to_owned()),
+        (Method::POST, "/renew", format!(r#"{{"fence":{fence}}}"#)),
+    ] {
+        let (status, problem) = bench.operate(method, &format!("/v1/operations/{id}-5f{call}"), &body).await;
+        assert_eq!(
+            (status, &problem["code"]),
+            (StatusCode::NOT_FOUND, &"operation_not_found".into()),
+            "{call}"
+        );
+        let detail = problem["detail"].as_str().unwrap();
+        assert!(detail.contains(&format!("{id}-5f")) && detail.contains(stands), "{call}: {detail}");
+    }
+}
+
+#[tokio::test]
+async fn a_conflict_says_what_state_the_operation_is_in_and_what_to_do() {
+    let bench = Bench::new().await;
+    let lost = bench.lose("lost").await;
+    bench.run("done", "body", done()).await;
+    let claimed = r#"{"scope":"acme","key":"held","fingerprint":"f"}"#;
+    let (_, held) = bench.operate(Method::POST, "/v1/operations", claimed).await;
+    let held = held["id"].as_str().unwrap();
+    for (path, body, told) in [
+        (format!("{lost}/expire"), r#"{"reason":"r"}"#, "is unknown: resolve it first."),
+        (format!("{held}/expire"), r#"{"reason":"r"}"#, "is in_progress: it is being executed; wait"),
+        (
+            format!("{held}/resolve"),
+            r#"{"verdict":"retryable","reason":"r"}"#,
+            "is in_progress: it is being executed; wait",
+        ),
+        (
+            format!("{}/resolve", id("done")),
+            r#"{"verdict":"retryable","reason":"r"}"#,
+            "is completed: it is decided, and its answer is replayed",
+        ),
+    ] {
+        let (status, conflict) = bench.operate(Method::POST, &format!("/v1/operations/{path}"), body).await;
+        assert_eq!((status, &conflict["code"]), (StatusCode::CONFLICT, &"conflict".into()), "{path}");
+        let detail = conflict["detail"].as_str().unwrap();
+        assert!(detail.contains(told), "{path}: {detail}");
+    }
 }
 
 #[tokio::test]
@@ -61,6 +126,9 @@ async fn a_request_that_is_not_understood_changes_nothing_and_says_what_is_wrong
         ("resolve", r#"{"verdict":"retryable","reason":"r"} more"#, "goes on"),
         ("resolve", "nonsense", "not JSON"),
         ("expire", "{}", "missing field `reason`"),
+        ("expire", "", "the body is empty: send {\"reason\": \"…\"}"),
+        ("renew", r#"{"fence":"12 "}"#, "another type"),
+        ("renew", r#"{"fence":-1}"#, "another type"),
         ("settle", r#"{"fence":"secret","outcome":"unknown"}"#, "another type"),
     ] {
         let (status, problem) =

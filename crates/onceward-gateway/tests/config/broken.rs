@@ -45,6 +45,12 @@ fn values_of_the_wrong_kind_are_all_told_at_once() {
          [logs]\nlevel = \"inof\"\nformat = \"xml\"\n",
         "scope = [\"authorization\"]\nlimits = 5\n[defaults]\nlease = true\n",
         "scope = [\"authorization\"]\npreserve_host = \"no\"\ntrusted_proxies = [\"10.0.0.1/8\", \"proxy.internal\", 7]\n",
+        "scope = [\"Authorization\", \"headers:X-Tenant\"]\nrecord_format = \"2\"\nupstream = \"http://127.0.0.1:99999\"\n\
+         public_url = \"https://api.example.com:0\"\n",
+        "scope = [\"authorization\"]\nrecord_format = 300\n[defaults]\nclose_delimited = true\nmode = [\"observe\"]\n\
+         key = { required = 1, optional = 2 }\nretryable = 401\nmethods = \"POST\"\nmin_key_length = -1\nunknown = [70000]\n",
+        "scope = [\"authorization\"]\n[routes]\nmatch = \"POST /a\"\n[defaults]\nfingerprint = [[\"X-A\"], [\"/b\"]]\n",
+        "scope = [\"authorization\"]\nroutes = [[\"POST /a\"], [\"POST /b\"]]\nlimits = [5]\nadmin = { tokens = { name = \"a\" } }\n",
     ]));
 }
 
@@ -61,6 +67,10 @@ fn combinations_that_are_impossible_are_told_with_what_to_write_instead() {
         "scope = [\"authorization\"]\nupstream = \"http://127.0.0.1:8421/v1\"\n",
         "scope = [\"authorization\"]\nlisten = \"0.0.0.0:80\"\nupstream = \"http://localhost\"\n",
         "scope = [\"header:Idempotency-Key\"]\n",
+        "scope = [\"header:Authorization\", \"header:host\", \"header:Onceward-Fence\", \"header:traceparent\"]\nscope_verified = true\n",
+        "scope = [\"header:X-Tenant\", \"authorization\", \"header:x-tenant\"]\nscope_verified = true\n",
+        "scope = [\"authorization\"]\n[defaults]\nfingerprint = { headers = [\"X-Currency\", \"Authorization\"] }\n\
+         [[routes]]\nmatch = \"POST /a\"\nfingerprint = { headers = [\"idempotency-key\"] }\n",
         "scope = [\"authorization\", \"header:X-Tenant\", \"basic:user\"]\n",
         "scope = [\"basic:user\"]\nscope_verified = false\n",
         "scope = [\"authorization\"]\n[limits]\nbuffered_bytes = \"1KiB\"\n[[routes]]\nmatch = \"POST /a\"\nmax_request_body = \"512\"\n",
@@ -92,6 +102,7 @@ fn routes_that_can_never_match_and_keys_that_can_never_count_are_told() {
         "scope = [\"authorization\"]\n[[routes]]\nmatch = \"POST /a/{id}/\"\n[[routes]]\nmatch = \"POST /a/{id}\"\n",
         "scope = [\"authorization\"]\n[[routes]]\nmatch = \"/*\"\nprotect = false\n[[routes]]\nmatch = \"POST /a\"\n",
         "scope = [\"authorization\"]\n[[routes]]\nmatch = \"post /a\"\n[[routes]]\nmatch = \"POST a\"\n[[routes]]\nmatch = \"/a*\"\n",
+        "scope = [\"authorization\"]\n[[routes]]\nmatch = \"POST /a/:id\"\n[[routes]]\nmatch = \"/a/<id>/b\"\nprotect = false\n",
         "scope = [\"authorization\"]\n[[routes]]\nmatch = \"PUT /a\"\nmethods = [\"PUT\"]\n[[routes]]\nmatch = \"/b\"\n\
          protect = false\nkey = \"required\"\n",
     ]));

@@ -168,6 +168,25 @@ fn check_tells_everything_in_plain_language() {
     }
     assert!(!texts.iter().any(|text| text.contains("10.0.0.0/8")), "{texts:?}");
 
+    let given_away = [
+        ("--close-delimited", "accept", "cut off"),
+        ("--store-down", "pass", "/readyz is 503"),
+        ("--mode", "observe", "each retry executes"),
+        ("--methods", "[]", "protects no method"),
+        ("--max-response-body", "64MiB", "write at most 63MiB"),
+    ];
+    for (flag, value, told) in given_away {
+        let said = out(&onceward(&[&fine[..], &[flag, value]].concat()));
+        let warnings: Vec<&str> =
+            said.lines().filter(|line| line.starts_with("warning") && line.contains(told)).collect();
+        assert_eq!(warnings.len(), 1, "{flag} {value}: {said}");
+        assert!(warnings[0].contains(flag), "{flag} {value}: {said}");
+    }
+    let said = out(&onceward(&fine));
+    for (_, _, told) in given_away {
+        assert!(!said.contains(told), "{said}");
+    }
+
     let output = onceward(&["check", "--retention", "soon"]);
     assert_eq!(output.status.code(), Some(1));
     assert!(

@@ -113,6 +113,15 @@ fn the_page_has_every_key_with_its_default_flag_variable_and_meaning_and_no_othe
 }
 
 #[test]
+fn the_meaning_of_a_key_has_every_word_that_can_be_chosen() {
+    for key in keys() {
+        for word in &key.choices {
+            assert!(key.meaning.contains(&format!("`{word}`")), "{}: {word}: {}", key.path, key.meaning);
+        }
+    }
+}
+
+#[test]
 fn the_page_has_every_key_inside_lists_and_inline_tables_and_no_other() {
     let schema = schema();
     let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/configuration.md");

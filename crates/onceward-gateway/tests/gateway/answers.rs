@@ -323,3 +323,42 @@ async fn a_route_without_protection_streams_and_is_executed_as_often_as_it_is_as
     assert_eq!(ledger.count(), 2);
     assert!(ledger.entries().iter().all(|entry| entry.operation == "-"));
 }
+
+#[tokio::test]
+async fn the_apis_own_word_counts_in_any_case_and_another_word_is_logged_with_route_and_operation() {
+    let folder = tempfile::tempdir().unwrap();
+    let ledger = Ledger::start(folder.path());
+    let gateway = Gateway::start(folder.path(), ledger.address, &[]);
+    for (key, word) in [("a", "Unknown"), ("b", "UNKNOWN")] {
+        let first = gateway.send(Request::charge(key).behave(&format!("outcome={word}"))).await;
+        assert_eq!(first.told(), (502, UNKNOWN.to_owned()), "{word}");
+        assert_eq!(gateway.charge(key).await.told(), (409, UNKNOWN.to_owned()), "{word}");
+    }
+    let first = gateway.send(Request::charge("c").behave("outcome=Retryable")).await;
+    assert_eq!((first.status, gateway.charge("c").await.is_replayed()), (201, false));
+    // Counts as no word at all.
+    assert_eq!(gateway.send(Request::charge("d").behave("outcome=perhaps")).await.status, 201);
+    assert!(gateway.charge("d").await.is_replayed());
+    let operation = ledger.entries().last().unwrap().operation.clone();
+    let log = gateway.stop();
+    let told: Vec<&str> = log.lines().filter(|line| line.contains("Onceward-Outcome")).collect();
+    let [told] = told[..] else { panic!("not told once: {log}") };
+    assert!(told.contains("default") && told.contains(&operation), "{told}");
+    assert!(!told.contains("perhaps"), "{told}");
+}
+
+#[tokio::test]
+async fn what_an_operator_decided_and_why_is_in_the_log() {
+    let folder = tempfile::tempdir().unwrap();
+    let ledger = Ledger::start(folder.path());
+    let gateway = Gateway::start(folder.path(), ledger.address, &[]);
+    assert_eq!(gateway.send(Request::charge("k").behave("reset")).await.told(), (502, UNKNOWN.to_owned()));
+    let target = format!("/v1/operations/{}/resolve", ledger.entries()[0].operation);
+    let reason = format!("the provider shows charge 4711 {}", "x".repeat(2_000));
+    let verdict = serde_json::json!({ "verdict": "completed", "reply": { "status": 201 }, "reason": reason });
+    assert_eq!(gateway.change(folder.path(), &target, &verdict).await.status, 200);
+    let log = gateway.stop();
+    let told: Vec<&str> = log.lines().filter(|line| line.contains("shows charge 4711")).collect();
+    let [told] = told[..] else { panic!("not told once: {log}") };
+    assert!(told.contains("completed") && told.len() < 1_500, "{told}");
+}

@@ -197,13 +197,24 @@ async fn another_scope_namespace_or_secret_is_refused_because_it_would_forget_ev
     assert!(gateway.charge("k").await.is_replayed());
     gateway.kill();
     let accepted = ["--scope", "fixed:other", "--accept-identity-change"];
-    let mut gateway = Gateway::spawn(&mut command(&accepted));
+    let gateway = Gateway::spawn(&mut command(&accepted));
     assert!(!gateway.charge("k").await.is_replayed());
-    gateway.kill();
+    let log = gateway.stop();
+    let told: Vec<&str> =
+        log.lines().filter(|line| line.contains("identity of the store was changed")).collect();
+    let [told] = told[..] else { panic!("not told once: {log}") };
+    for word in ["WARN", "another scope", "fixed:other", "default", "execute again"] {
+        assert!(told.contains(word), "{word}: {told}");
+    }
     // It was meant, so that it is known from now on.
-    let gateway = Gateway::spawn(&mut command(&["--scope", "fixed:other"]));
+    let gateway = Gateway::spawn(&mut command(&accepted));
     assert!(gateway.charge("k").await.is_replayed());
     assert_eq!(ledger.count(), 2);
+    assert!(!gateway.stop().contains("was changed"), "nothing changed");
+    let keyed =
+        ["--scope", "fixed:other", "--secret", "{ env = \"TEST_SECRET\" }", "--accept-identity-change"];
+    let log = Gateway::spawn(&mut command(&keyed)).stop();
+    assert!(log.contains("this scope without a secret") && !log.contains("sixteen"), "{log}");
 }
 
 #[tokio::test]

@@ -83,6 +83,17 @@ async fn a_json_web_token_as_a_tenant_is_401_with_the_advice_what_to_use() {
     assert_eq!(ledger.count(), 0);
 }
 
+#[tokio::test]
+async fn no_header_rule_gets_around_the_refusal_of_credentials_that_change() {
+    let folder = tempfile::tempdir().unwrap();
+    for scope in ["header:Authorization", "header:AUTHORIZATION", "header:Traceparent"] {
+        let mut command = Gateway::to(folder.path(), "http://127.0.0.1:3000");
+        let (code, said) = Gateway::refused(command.args(["--scope", scope, "--scope-verified", "true"]));
+        assert_eq!(code, Some(2), "{scope}: {said}");
+        assert!(said.contains(scope), "{said}");
+    }
+}
+
 /// What boto3 sends: the same request at another second has another signature.
 fn aws(second: u8, signature: &str) -> String {
     format!(

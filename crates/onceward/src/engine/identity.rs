@@ -93,13 +93,20 @@ pub(super) async fn verify(
         let format = asked.format.unwrap_or(noted);
         let since = record.as_ref().map_or(now, |stamped| stamped.record.created_at);
         let admitted = admit(known, identity, asked.change)?;
+        let former = former(known, identity);
+        let changes = admitted.is_some() && asked.change == IdentityChange::Accept;
         if admitted.is_none() && format <= noted {
             return Ok(Recognised { now, since, format });
         }
         let next = with_format(admitted.unwrap_or_else(|| known.to_vec()), format.max(noted));
         let version = record.as_ref().map(|stamped| stamped.version);
         match store.swap(RecordId::IDENTITY, version, remembered(now, since, next)).await {
-            Ok(Swapped::Applied { now, .. }) => return Ok(Recognised { now, since, format }),
+            Ok(Swapped::Applied { now, .. }) => {
+                if let (true, Some(former)) = (changes, former) {
+                    tell_of_change(identity, former);
+                }
+                return Ok(Recognised { now, since, format });
+            }
             Ok(Swapped::Conflict(winner)) => seen = winner,
             Err(StoreError::Ambiguous { .. }) => seen = store.load(RecordId::IDENTITY).await?,
             Err(error) => return Err(error.into()),
@@ -138,6 +145,48 @@ fn admit(
         (None, _) => next.extend(name.into_iter().chain(verifier)),
     }
     Ok(Some(next))
+}
+
+/// What a store was used with before. It keeps hashes, so what it was can only be compared.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Former {
+    /// Other namespaces only.
+    OtherNamespaces,
+    /// This namespace and scope, without a secret.
+    NoSecret,
+    /// This namespace, with another scope, another secret, or both.
+    OtherScopeOrSecret,
+}
+
+/// Nothing where the store is new.
+fn former(known: &[u8], identity: &Identity) -> Option<Former> {
+    let mut identities =
+        known.chunks_exact(ENTRY_BYTES).filter(|entry| entry[..16] != FORMAT_NAME).peekable();
+    identities.peek()?;
+    let name = identity.namespace_hash();
+    Some(match identities.find(|entry| entry[..16] == name) {
+        None => Former::OtherNamespaces,
+        Some(entry) if entry[16..] == identity.without_secret().verifier() => Former::NoSecret,
+        Some(_) => Former::OtherScopeOrSecret,
+    })
+}
+
+/// An operator who left the switch on by mistake learns it here. The secret is never told.
+fn tell_of_change(identity: &Identity, former: Former) {
+    let from = match former {
+        Former::OtherNamespaces => "other namespaces only",
+        Former::NoSecret => "this namespace and this scope without a secret",
+        Former::OtherScopeOrSecret => {
+            "this namespace with another scope, another secret or both (the store keeps only a hash of them)"
+        }
+    };
+    tracing::warn!(
+        from,
+        namespace = identity.namespace(),
+        scope = identity.scope_rule(),
+        secret = if identity.has_secret() { "given" } else { "none" },
+        "the identity of the store was changed, as --accept-identity-change (in Rust: IdentityChange::Accept) allows: keys that were claimed under the former one are not found under this one, and their retries execute again"
+    );
 }
 
 /// The store's note: identities and the record format, an entry each.

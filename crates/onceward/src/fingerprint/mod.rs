@@ -30,6 +30,8 @@ use serde::{Deserialize, Serialize};
 pub use canonical::{MAX_CANONICAL_BYTES, NotCanonical, Numbers, WORST_GROWTH, canonicalize};
 pub use pointer::PointerError;
 pub use profile::{Builder, Headers, Parts, Profile, ProfileError};
+#[cfg(feature = "http")]
+pub(crate) use profile::{changes_with_every_try, is_own};
 
 use crate::{Secret, digest::Digest};
 

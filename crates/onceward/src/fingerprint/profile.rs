@@ -92,6 +92,14 @@ pub enum ProfileError {
         /// The name as given.
         name: String,
     },
+    /// A retry of the same request would have another value, and be refused.
+    #[error(
+        "the header {name:?} is another one with every try, or a part of the key, so that it cannot tell a retry from another request: leave it out"
+    )]
+    ChangesWithEveryTry {
+        /// The name as given.
+        name: String,
+    },
     /// Not a pointer, or one to everything.
     #[error(transparent)]
     Pointer(#[from] PointerError),
@@ -139,7 +147,11 @@ impl Builder {
             if !is_token(&name) {
                 return Err(ProfileError::HeaderName { name });
             }
-            headers.push(name.to_ascii_lowercase().into_boxed_str());
+            let lower = name.to_ascii_lowercase();
+            if lower == "idempotency-key" || is_own(&lower) || changes_with_every_try(&lower) {
+                return Err(ProfileError::ChangesWithEveryTry { name });
+            }
+            headers.push(lower.into_boxed_str());
         }
         headers.sort_unstable();
         headers.dedup();
@@ -328,6 +340,29 @@ impl fmt::Debug for Parts<'_> {
             .field("path", &self.path)
             .finish_non_exhaustive()
     }
+}
+
+/// Headers that a retry of the same request changes by nature: times, credentials that are signed or refreshed, and the ids of
+/// a single try. In lower case.
+const CHANGING: [&str; 8] = [
+    "authorization",
+    "connection",
+    "date",
+    "proxy-authorization",
+    "traceparent",
+    "tracestate",
+    "x-amz-date",
+    "x-request-id",
+];
+
+/// Whether a header, in lower case, is another one with every try.
+pub(crate) fn changes_with_every_try(name: &str) -> bool {
+    CHANGING.contains(&name)
+}
+
+/// Whether a header, in lower case, is one that only Onceward sets. Services that read headers as CGI does take `_` for `-`.
+pub(crate) fn is_own(name: &str) -> bool {
+    name.strip_prefix("onceward").is_some_and(|rest| rest.starts_with(['-', '_']))
 }
 
 fn is_token(name: &str) -> bool {

@@ -319,6 +319,11 @@ fn settings_that_break_a_rule_are_named() {
     let error = |builder: Builder| builder.build().unwrap_err().to_string();
     assert!(error(Profile::builder().headers(["bad name"])).contains("\"bad name\""));
     assert!(error(Profile::builder().headers([""])).contains("header name"));
+    for name in ["Idempotency-Key", "Date", "AUTHORIZATION", "Traceparent", "X-Request-Id", "Onceward-Fence"]
+    {
+        let refused = error(Profile::builder().headers(["X-Currency", name]));
+        assert!(refused.contains(name) && refused.contains("leave it out"), "{refused}");
+    }
     assert!(error(Profile::builder().ignore(["sent_at"])).contains("\"sent_at\""));
     let pointers = |count: usize| Profile::builder().ignore((0..count).map(|index| format!("/{index}")));
     assert!(pointers(Profile::MAX_IGNORED).build().is_ok());

@@ -47,19 +47,19 @@ impl Class {
         }
     }
 
-    /// The service's own word. One that cannot be understood counts as none, because it may be of a later version.
+    /// The service's own word, in whatever case. One that cannot be understood counts as none, because it may be of a later
+    /// version.
     fn told(headers: &HeaderMap) -> Option<Self> {
         let mut lines = headers.get_all(OUTCOME).iter();
         let (Some(word), None) = (lines.next(), lines.next()) else { return None };
+        let word = word.as_bytes().trim_ascii();
         let classes = [Self::Completed, Self::Retryable, Self::Unknown];
-        let class = classes.into_iter().find(|class| word.as_bytes().trim_ascii() == class.name().as_bytes());
-        if class.is_none() {
-            tracing::warn!(
-                next = "correct the service: it must say completed, retryable or unknown",
-                "the service's Onceward-Outcome header has another word than it may have: the status of its answer decides"
-            );
-        }
-        class
+        classes.into_iter().find(|class| word.eq_ignore_ascii_case(class.name().as_bytes()))
+    }
+
+    /// Whether the service said something that counts as no word.
+    pub(super) fn is_misspoken(headers: &HeaderMap) -> bool {
+        headers.contains_key(OUTCOME) && Self::told(headers).is_none()
     }
 }
 
@@ -141,6 +141,10 @@ mod tests {
         assert_eq!(class(500, &["retryable"]), Class::Retryable);
         assert_eq!(class(503, &["completed"]), Class::Completed);
         assert_eq!(class(200, &["unknown"]), Class::Unknown);
+        assert_eq!(class(200, &["Unknown"]), Class::Unknown);
+        assert_eq!(class(200, &["UNKNOWN"]), Class::Unknown);
+        assert_eq!(class(500, &[" Retryable "]), Class::Retryable);
+        assert_eq!(class(503, &["Completed"]), Class::Completed);
         assert_eq!(class(200, &["perhaps"]), Class::Completed);
         assert_eq!(class(101, &["completed"]), Class::Unknown);
         assert_eq!(class(503, &["completed", "retryable"]), Class::Unknown);

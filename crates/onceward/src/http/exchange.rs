@@ -29,7 +29,7 @@ use crate::engine::PassThroughEntry;
 use crate::fingerprint::{Headers, Parts};
 use crate::store::StoreError;
 use crate::time::sleep;
-use crate::{Claim, EngineError, Observation, Operation, Outcome, Ran, RecordId, Reply};
+use crate::{Claim, EngineError, Observation, Operation, OperationId, Outcome, Ran, RecordId, Reply};
 
 /// Everything that one protected request needs besides itself.
 pub(super) struct Exchange<C> {
@@ -300,10 +300,10 @@ impl<C> Exchange<C> {
                 self.unanswered(&Problem::UpstreamUnsure { upstream_status })
             }
             (Ran::Unknown(_), Some(Seen::Answerless(how))) => self.unanswered(&Problem::NoWholeAnswer(how)),
-            // It took too long, or its outcome could not be stored: either way nobody can be told yet.
-            (Ran::Unknown(_), Some(Seen::Completed(_) | Seen::Released(_)) | None) => {
-                self.unanswered(&Problem::NoWholeAnswer(Answerless::TimedOut))
+            (Ran::Unknown(_), Some(Seen::Completed(_) | Seen::Released(_))) => {
+                self.unanswered(&Problem::AnswerNotStored)
             }
+            (Ran::Unknown(_), None) => self.unanswered(&Problem::NoWholeAnswer(Answerless::TimedOut)),
         }
     }
 
@@ -345,10 +345,24 @@ impl<C> Exchange<C> {
         introduce(&mut request, operation);
         let told = |error: S::Error| (self.on_error.failure(&error), self.on_error.words(&error));
         match inner.call(request).await.map_err(told) {
-            Ok(response) => self.settle(&method, response, sight).await,
+            Ok(response) => {
+                self.hear(response.headers(), Some(operation.operation_id()));
+                self.settle(&method, response, sight).await
+            }
             Err((Failure::NotExecuted, cause)) => not_executed(operation, cause),
             Err((Failure::TimedOut, cause)) => sight.answerless(Answerless::TimedOut, &cause),
             Err((Failure::Broken, cause)) => sight.answerless(Answerless::Broken, &cause),
+        }
+    }
+
+    /// Tells of a word that counts as none. The word itself is not logged, because it is the service's text.
+    pub(super) fn hear(&self, headers: &HeaderMap, operation: Option<OperationId>) {
+        if Class::is_misspoken(headers) {
+            tracing::warn!(
+                route = &*self.ticket.route,
+                operation = operation.map(tracing::field::display),
+                "an answer has an Onceward-Outcome other than completed, retryable or unknown: its status decides"
+            );
         }
     }
 

@@ -53,12 +53,14 @@ pub enum Problem {
     },
     /// The work was begun and may be finished for the same request only, and whether this is it cannot be told.
     Incomparable,
-    /// The store is away, overloaded, or holds what cannot be read. Nothing was done.
+    /// The store is away, overloaded, or holds what cannot be read. This try did nothing; one before it may have.
     StoreUnavailable,
     /// The service was not reached: proven not executed.
     UpstreamUnreachable,
     /// The service was reached, and gave no whole answer.
     NoWholeAnswer(Answerless),
+    /// The service answered, and its answer could not be stored in time, or not at all.
+    AnswerNotStored,
     /// The service, or what stands before it, gave an answer that leaves the outcome unknown.
     UpstreamUnsure {
         /// The status of that answer.
@@ -123,7 +125,7 @@ pub enum NextAction {
     NewKey,
     /// Ask again later with the same key; nothing will be done twice.
     Wait,
-    /// Send the same request with the same key: nothing was done yet.
+    /// Send the same request with the same key: this try did nothing.
     RetrySameKey,
     /// Ask a person: nothing will change by itself.
     Contact,
@@ -165,6 +167,7 @@ const RETRY_SOON: Duration = Duration::from_secs(1);
 const IN_PROGRESS: &str = "idempotency_key_in_progress";
 const IN_PROGRESS_TITLE: &str = "The first request with this key is still being executed";
 const UNKNOWN: &str = "idempotency_outcome_unknown";
+const STORE_TITLE: &str = "The request could not be protected, so this try was not executed";
 const UNKNOWN_TITLE: &str = "It is not known yet whether the request was executed";
 
 impl Problem {
@@ -290,8 +293,8 @@ impl Problem {
                     StatusCode::SERVICE_UNAVAILABLE,
                     "idempotency_store_unavailable",
                     RetrySameKey,
-                    "The request could not be protected, so it was not executed",
-                    "Send it again with the same key.",
+                    STORE_TITLE,
+                    "An earlier try may have been. Send it again with the same key.",
                 )
             },
             Self::UpstreamUnreachable => Told {
@@ -313,6 +316,13 @@ impl Problem {
                 Wait,
                 UNKNOWN_TITLE,
                 "The service gave no whole answer. Ask again with the same key; the work is not done twice.",
+            ),
+            Self::AnswerNotStored => told(
+                StatusCode::GATEWAY_TIMEOUT,
+                UNKNOWN,
+                Wait,
+                UNKNOWN_TITLE,
+                "The service answered, but its answer could not be stored. Ask again with the same key; the work is not done twice.",
             ),
             Self::UpstreamUnsure { upstream_status } => told(
                 // Only a failure may be told with its own status: a 2xx would look like a success.
@@ -367,7 +377,7 @@ impl Problem {
                     StatusCode::SERVICE_UNAVAILABLE,
                     "idempotency_store_unavailable",
                     RetrySameKey,
-                    "The request could not be protected, so it was not executed",
+                    STORE_TITLE,
                     "Too many requests are being received at once. Send it again with the same key.",
                 )
             },
@@ -415,6 +425,7 @@ impl Problem {
             | Self::UpstreamUnreachable
             | Self::NoWholeAnswer(_)
             | Self::EncodingNotAccepted { .. }
+            | Self::AnswerNotStored
             | Self::RequestTooLarge { .. }
             | Self::RequestBroken
             | Self::RequestSlow { .. }

@@ -14,8 +14,8 @@ use crate::Secret;
 /// A table of routes; the first match wins, and what matches none is under the default policy.
 ///
 /// A pattern is `METHOD /path`, or `/path` alone, for the methods that its policy lists. `{name}` stands for one
-/// segment, and a `*` at the end for the rest. Paths are compared in every spelling that a service could take for the
-/// pattern: `//`, `.`, `..`, `%2F`, `;parameters` and a slash at the end do not slip past. Case counts.
+/// segment, and a `*` at the end for the rest; `:name` and `<name>` are refused. Paths are compared in every spelling that a
+/// service could take for the pattern: `//`, `.`, `..`, `%2F`, `;parameters` and a slash at the end do not slip past. Case counts.
 /// Methods are in capital letters; a request with a listed method in another case is refused.
 ///
 /// ```
@@ -116,6 +116,9 @@ pub enum RoutesError {
         error: PolicyError,
     },
 }
+
+/// Other tools write variables like this. Taken as text, such a route would match no request and protect nothing.
+const FOREIGN_VARIABLE: &str = "has a segment that begins with : or <, which would be compared as it is written (for one segment write {id}, and for a colon itself %3A)";
 
 /// The name of everything that no route matches, in metrics and lists.
 pub(super) const DEFAULT_ROUTE: &str = "default";
@@ -255,6 +258,9 @@ impl Pattern {
             },
             None => (path, Tail::Exact),
         };
+        if path.split('/').any(|segment| segment.starts_with([':', '<'])) {
+            return Err(refused(FOREIGN_VARIABLE));
+        }
         let segments = path.split('/').map(Segment::parse).collect::<Option<Vec<_>>>();
         let segments = segments.ok_or_else(|| refused("has a segment with a stray {, } or *"))?;
         let named: Vec<_> = segments.iter().filter(|segment| !segment.is_empty()).cloned().collect();
@@ -405,6 +411,9 @@ mod tests {
             "P@ST\u{7f} /",
             "post /a",
             "Post /a",
+            "POST /payments/:id",
+            "POST /payments/<id>/refunds",
+            "/:tenant/*",
         ] {
             let error = Routes::new(Policy::default()).unwrap().unprotected(pattern).unwrap_err();
             assert!(error.to_string().contains("POST /payments"), "{error}");

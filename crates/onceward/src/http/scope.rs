@@ -9,6 +9,7 @@ use ::http::{HeaderMap, HeaderName};
 use super::credential::{Unusable, basic_user, stable};
 use super::text::members;
 use crate::digest::Digest;
+use crate::fingerprint::{changes_with_every_try, is_own};
 use crate::{Scope, Secret};
 
 /// What a scope is made of: all parts together name the tenant.
@@ -80,6 +81,28 @@ pub enum ScopeRuleError {
     )]
     TheKey {
         /// As given.
+        rule: String,
+    },
+    /// It would take what the rule `authorization` refuses, such as a token that is refreshed.
+    #[error(
+        "{rule:?} would take every credential, also one that changes with every try, so that a retry would be a new operation: use \"authorization\", which refuses those"
+    )]
+    Credential {
+        /// As given.
+        rule: String,
+    },
+    /// The header says nothing about the caller, or something else with every try.
+    #[error("{rule:?} {why}: name a header that says who calls, and stays the same with every retry")]
+    NoTenant {
+        /// As given.
+        rule: String,
+        /// What is wrong with the header.
+        why: &'static str,
+    },
+    /// The same part is there twice.
+    #[error("{rule:?} is in the scope twice, and the second adds nothing: remove it")]
+    Twice {
+        /// The rule.
         rule: String,
     },
     /// Nothing was declared to verify it.
@@ -161,7 +184,12 @@ impl ScopeRules {
     /// another's name gets the other's stored answers, and can occupy its keys.
     pub fn parse_verified<'a>(rules: impl IntoIterator<Item = &'a str>) -> Result<Self, ScopeRuleError> {
         let rules: Vec<ScopeRule> = rules.into_iter().map(str::parse).collect::<Result<_, _>>()?;
-        if rules.is_empty() { Err(ScopeRuleError::None) } else { Ok(Self(rules)) }
+        let twice = rules.iter().enumerate().find(|(index, rule)| rules[..*index].contains(rule));
+        match twice {
+            Some((_, rule)) => Err(ScopeRuleError::Twice { rule: rule.to_string() }),
+            None if rules.is_empty() => Err(ScopeRuleError::None),
+            None => Ok(Self(rules)),
+        }
     }
 
     /// The scope of a request.
@@ -184,12 +212,16 @@ impl FromStr for ScopeRule {
         match text.split_once(':') {
             None if text == "authorization" => Ok(Self::Authorization),
             Some(("basic", "user")) => Ok(Self::BasicUser),
-            Some(("header", name)) if name.eq_ignore_ascii_case("idempotency-key") => {
-                Err(ScopeRuleError::TheKey { rule: rule() })
+            Some(("header", name)) => {
+                let name = HeaderName::from_bytes(name.as_bytes())
+                    .map_err(|_| ScopeRuleError::HeaderName { rule: rule() })?;
+                match unfit(&name) {
+                    None => Ok(Self::Header(name)),
+                    Some(Unfit::TheKey) => Err(ScopeRuleError::TheKey { rule: rule() }),
+                    Some(Unfit::Credential) => Err(ScopeRuleError::Credential { rule: rule() }),
+                    Some(Unfit::NoTenant(why)) => Err(ScopeRuleError::NoTenant { rule: rule(), why }),
+                }
             }
-            Some(("header", name)) => HeaderName::from_bytes(name.as_bytes())
-                .map(Self::Header)
-                .map_err(|_| ScopeRuleError::HeaderName { rule: rule() }),
             Some(("fixed", name)) => match Scope::new(name) {
                 Ok(_) => Ok(Self::Fixed(name.into())),
                 Err(_) => Err(ScopeRuleError::Fixed { rule: rule() }),
@@ -197,6 +229,26 @@ impl FromStr for ScopeRule {
             Some(("jwt" | "auth", _)) => Err(ScopeRuleError::Later { rule: rule() }),
             None | Some(_) => Err(ScopeRuleError::NoSuchRule { rule: rule() }),
         }
+    }
+}
+
+/// Why a header cannot name a tenant.
+enum Unfit {
+    TheKey,
+    Credential,
+    NoTenant(&'static str),
+}
+
+fn unfit(name: &HeaderName) -> Option<Unfit> {
+    match name.as_str() {
+        "idempotency-key" => Some(Unfit::TheKey),
+        "authorization" => Some(Unfit::Credential),
+        "host" => Some(Unfit::NoTenant("says which service is called, and not by whom")),
+        name if is_own(name) => {
+            Some(Unfit::NoTenant("is removed from every request, because only Onceward sets it"))
+        }
+        name if changes_with_every_try(name) => Some(Unfit::NoTenant("is another one with every try")),
+        _ => None,
     }
 }
 
@@ -383,6 +435,39 @@ mod tests {
         let hash = scope(&["header:t"], &[("t", &long)]).unwrap();
         assert!(hash.as_str().len() < 100);
         assert_ne!(scope(&["header:t"], &[("t", hash.as_str())]).unwrap(), hash);
+    }
+
+    #[test]
+    fn a_header_that_changes_with_every_try_or_names_no_caller_is_no_part_of_a_scope() {
+        for (rule, told) in [
+            ("header:Authorization", "use \"authorization\""),
+            ("header:AUTHORIZATION", "use \"authorization\""),
+            ("header:Proxy-Authorization", "with every try"),
+            ("header:Idempotency-Key", "its own scope"),
+            ("header:Host", "which service"),
+            ("header:Onceward-Operation", "removed"),
+            ("header:onceward_operation", "removed"),
+            ("header:Traceparent", "with every try"),
+            ("header:Date", "with every try"),
+        ] {
+            for parsed in [ScopeRules::parse([rule]), ScopeRules::parse_verified([rule])] {
+                let refused = parsed.unwrap_err().to_string();
+                assert!(refused.contains(told) && refused.contains(rule), "{refused}");
+            }
+        }
+    }
+
+    #[test]
+    fn the_same_part_twice_is_refused_in_whatever_case() {
+        for rules in [
+            ["authorization", "authorization"],
+            ["header:X-Tenant", "header:x-tenant"],
+            ["fixed:a", "fixed:a"],
+        ] {
+            let refused = ScopeRules::parse_verified(rules).unwrap_err();
+            assert!(matches!(refused, ScopeRuleError::Twice { .. }), "{refused}");
+        }
+        assert!(ScopeRules::parse_verified(["header:x-tenant", "header:x-user"]).is_ok());
     }
 
     #[test]

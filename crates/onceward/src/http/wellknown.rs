@@ -227,7 +227,7 @@ const TAIL: &str = r#"</table>
 <dt id="idempotency_key_in_progress"><code>idempotency_key_in_progress</code><dd>The first request still runs: ask again.
 <dt id="idempotency_outcome_unknown"><code>idempotency_outcome_unknown</code>
 <dd>Nobody can be sure yet. It is not executed again by itself; never send it under a new key.
-<dt id="idempotency_store_unavailable"><code>idempotency_store_unavailable</code><dd>Nothing was done: send it again.
+<dt id="idempotency_store_unavailable"><code>idempotency_store_unavailable</code><dd>This try did nothing: send it again.
 <dt id="idempotency_upstream_unreachable"><code>idempotency_upstream_unreachable</code><dd>Nothing was done: send it again.
 <dt id="idempotency_response_too_large"><code>idempotency_response_too_large</code>
 <dd>It was done, but the answer could not be kept.

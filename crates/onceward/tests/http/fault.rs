@@ -31,6 +31,7 @@ async fn a_store_that_is_away_refuses_everything_and_nothing_is_dispatched() {
         let got = world.send(post("k", "{}")).await;
         assert_eq!(got.problem(), (503, "idempotency_store_unavailable".to_owned()), "{fault:?}");
         assert_eq!(got.json()["next_action"], "retry_same_key");
+        assert!(got.json()["title"].as_str().unwrap().contains("this try was not executed"), "{got:?}");
         assert_eq!((got.header("retry-after"), world.ledger()), (Some("1"), 0));
         assert!(!String::from_utf8_lossy(&got.body).contains("as the test asked"), "internals are told");
     }
@@ -82,6 +83,9 @@ async fn an_answer_that_could_not_be_stored_is_never_given_and_the_stored_one_is
     let world = world_on(store, Policy::default()).await;
     let got = world.send(doing("", "k", "{}")).await;
     assert_eq!(got.problem(), (504, "idempotency_outcome_unknown".to_owned()));
+    assert_eq!(got.json()["next_action"], "wait");
+    let detail = got.json()["detail"].to_string();
+    assert!(detail.contains("The service answered, but its answer could not be stored"), "{detail}");
     onceward::time::sleep(std::time::Duration::from_secs(60)).await;
     assert!(world.send(post("k", "{}")).await.is_replay());
     assert_eq!(world.ledger(), 1);

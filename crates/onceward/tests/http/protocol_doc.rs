@@ -33,6 +33,7 @@ fn problems() -> Vec<Problem> {
         Problem::UpstreamUnreachable,
         Problem::NoWholeAnswer(Answerless::TimedOut),
         Problem::NoWholeAnswer(Answerless::Broken),
+        Problem::AnswerNotStored,
         Problem::UpstreamUnsure { upstream_status: StatusCode::SERVICE_UNAVAILABLE },
         Problem::UpstreamUnsure { upstream_status: StatusCode::OK },
         Problem::ResponseTooLarge { upstream_status: StatusCode::CREATED },
@@ -65,6 +66,7 @@ fn case(problem: &Problem) -> &'static str {
         Problem::UpstreamUnreachable => "service never reached, proven not executed",
         Problem::NoWholeAnswer(Answerless::TimedOut) => "service reached, no answer in time",
         Problem::NoWholeAnswer(Answerless::Broken) => "service reached, answer broke off",
+        Problem::AnswerNotStored => "service answered, answer could not be stored",
         Problem::UpstreamUnsure { upstream_status } if upstream_status.is_server_error() => {
             "service's own 5xx of class unknown"
         }
