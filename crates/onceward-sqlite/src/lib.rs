@@ -100,6 +100,14 @@ impl SqliteStore {
         &self.path
     }
 
+    /// Reads the whole database and tells what is damaged in it, in SQLite's words. Blocks for as long as that takes.
+    ///
+    /// A damaged record is an error when it is read. A damaged index is not: an id that it has lost looks like a new one. So
+    /// look for it before a store is used again after a fault of its disk.
+    pub fn damage(&self) -> Result<Vec<String>, OpenError> {
+        schema::integrity(&self.path)
+    }
+
     /// What the store has done since it was opened, for metrics.
     pub fn statistics(&self) -> Statistics {
         self.threads.counters.read()

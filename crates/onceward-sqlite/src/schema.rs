@@ -146,6 +146,18 @@ pub(crate) fn open_reader(path: &Path, options: &Options) -> Result<Connection, 
     Ok(connection)
 }
 
+/// What SQLite finds wrong with the database, at most so many faults of it. Nothing where it is whole.
+pub(crate) fn integrity(path: &Path) -> Result<Vec<String>, OpenError> {
+    let connection = open_reader(path, &Options::default())?;
+    let found = connection.prepare("PRAGMA integrity_check(10)").and_then(|mut check| {
+        let rows = check.query_map([], |row| row.get::<_, String>(0))?;
+        rows.collect::<Result<Vec<_>, _>>()
+    });
+    let mut faults = found.map_err(|error| OpenError::failed(path, &error))?;
+    faults.retain(|fault| fault != "ok");
+    Ok(faults)
+}
+
 /// Readers wait for nobody in WAL mode, except for the moment in which somebody recovers the log.
 const READ_WAIT: Duration = Duration::from_secs(5);
 

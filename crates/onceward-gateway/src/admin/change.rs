@@ -353,6 +353,11 @@ pub(super) async fn resolve(
             return Err(Problem::OtherWindow { asked: operation, stands: found.record.operation(id) });
         }
         Ok(None) => return Err(Problem::NotFound { id: operation }),
+        Err(EngineError::Store(StoreError::Unreadable { .. })) if operation.opened().is_some() => {
+            return Err(Problem::Invalid(format!(
+                "the record cannot be read, so that nothing says which window it is about: resolve it as {id}"
+            )));
+        }
         Err(EngineError::Store(StoreError::Unreadable { version, .. })) => (version, None),
         Err(error) => return Err(error.into()),
     };
@@ -390,15 +395,6 @@ pub(super) async fn expire(
         "an operator ended the window of an operation: soon a retry with its key executes again"
     );
     Ok(shown_operation(id, &applied))
-}
-
-impl VerdictName {
-    const fn name(self) -> &'static str {
-        match self {
-            Self::Completed => "completed",
-            Self::Retryable => "retryable",
-        }
-    }
 }
 
 /// A record keeps this much of a reason, and the log has no more.

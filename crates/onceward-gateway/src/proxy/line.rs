@@ -12,18 +12,33 @@ use http::{Request, Response};
 use hyper::body::Incoming;
 use hyper::client::conn::http1::{self, SendRequest};
 use hyper_util::rt::TokioIo;
+use tokio::io::AsyncReadExt as _;
 
 use super::Sendable;
 use super::error::ProxyError;
 use super::wire::{Gauge, Wire};
 
-/// What moves a connection's bytes. Hyper's own type for it has no public name.
-type Driver = Pin<Box<dyn Future<Output = Result<(), hyper::Error>> + Send>>;
+/// What moves a connection's bytes.
+enum Driver<B: Sendable> {
+    /// For any number of requests, of which the last may change the protocol. Hyper's own type for it has no public name.
+    Shared(Pin<Box<dyn Future<Output = Result<(), hyper::Error>> + Send>>),
+    /// For one request. It does not close the connection at its end, but gives it back.
+    Once(Box<http1::Connection<TokioIo<Wire>, B>>),
+}
+
+impl<B: Sendable> Driver<B> {
+    fn poll(&mut self, context: &mut Context<'_>) -> Poll<Result<(), hyper::Error>> {
+        match self {
+            Self::Shared(driver) => driver.as_mut().poll(context),
+            Self::Once(driver) => driver.poll_without_shutdown(context),
+        }
+    }
+}
 
 /// A connection that can take one request at a time.
 pub(super) struct Line<B: Sendable> {
     sender: SendRequest<B>,
-    driver: Driver,
+    driver: Driver<B>,
     /// Whether the driver has ended; it must not be driven again.
     over: bool,
     gauge: Arc<Gauge>,
@@ -40,14 +55,36 @@ pub(super) enum Sent<B> {
 }
 
 impl<B: Sendable> Line<B> {
+    /// A line for any number of requests.
     pub(super) async fn open(wire: Wire) -> Result<Self, ProxyError> {
+        Self::begin(wire, |driver| Driver::Shared(Box::pin(driver.with_upgrades()))).await
+    }
+
+    /// A line for one request, which asks the upstream to close it: see [`Line::closed`].
+    pub(super) async fn open_once(wire: Wire) -> Result<Self, ProxyError> {
+        Self::begin(wire, |driver| Driver::Once(Box::new(driver))).await
+    }
+
+    async fn begin(
+        wire: Wire,
+        driver: impl FnOnce(http1::Connection<TokioIo<Wire>, B>) -> Driver<B>,
+    ) -> Result<Self, ProxyError> {
         let gauge = wire.gauge();
-        let (sender, driver) = http1::Builder::new()
+        let (sender, connection) = http1::Builder::new()
             .handshake(TokioIo::new(wire))
             .await
             .map_err(|error| ProxyError::NothingSent { error: error.into() })?;
-        let driver = Box::pin(driver.with_upgrades());
-        Ok(Self { sender, driver, over: false, gauge })
+        Ok(Self { sender, driver: driver(connection), over: false, gauge })
+    }
+
+    /// Returns when the upstream has closed the connection of a line for one request. The side that closes first keeps the port
+    /// for a minute (TIME-WAIT), and a gateway that connects for each keyed request would run out of ports.
+    pub(super) async fn closed(self) {
+        let Driver::Once(connection) = self.driver else { return };
+        let mut wire = connection.into_parts().io.into_inner();
+        let mut rest = [0; 256];
+        // What comes after the answer belongs to nothing.
+        while let Ok(1..) = wire.read(&mut rest).await {}
     }
 
     /// Whether a request can be sent on it: asks the kernel, because the other side may have closed it a moment ago.
@@ -64,16 +101,15 @@ impl<B: Sendable> Line<B> {
         !self.over && self.sender.is_ready()
     }
 
-    /// Leaves it to the upstream to close this connection, which is told so with `Connection: close`.
-    pub(super) fn close_last(&self) {
-        self.gauge.close_last();
-    }
-
     /// Sends a request and waits for the head of its answer.
     pub(super) async fn send(&mut self, request: Box<Request<B>>) -> Sent<B> {
         // A new line wants its first request only once it was driven.
         if let Err(error) = std::future::poll_fn(|context| self.poll_ready(context)).await {
-            return Sent::Returned(request, error);
+            // A server of HTTP/2 may speak before it is asked.
+            return match self.gauge.other_protocol() {
+                Some(speaks) => Sent::Failed(ProxyError::OtherProtocol { speaks }),
+                None => Sent::Returned(request, error),
+            };
         }
         let before = self.gauge.written();
         let mut answer = std::pin::pin!(self.sender.try_send_request(*request));
@@ -109,13 +145,13 @@ impl<B: Sendable> Line<B> {
     /// Moves bytes: sends what is to be sent, reads what has come.
     pub(super) fn drive(&mut self, context: &mut Context<'_>) {
         // How it ended is told to whoever waits for the answer or reads its body.
-        self.over = self.over || self.driver.as_mut().poll(context).is_ready();
+        self.over = self.over || self.driver.poll(context).is_ready();
     }
 
     /// Drives a connection that has become something else, until it ends.
     pub(super) async fn drive_to_the_end(mut self) {
         if !self.over
-            && let Err(error) = self.driver.as_mut().await
+            && let Err(error) = std::future::poll_fn(|context| self.driver.poll(context)).await
         {
             tracing::debug!(%error, "an upgraded connection to the upstream ended");
         }

@@ -281,8 +281,12 @@ impl<B: Sendable> Shared<B> {
         Ok(Uri::from(target))
     }
 
-    async fn open(&self) -> Result<Line<B>, ProxyError> {
-        Line::open(self.connector.connect().await?).await
+    async fn open(&self, source: Source) -> Result<Line<B>, ProxyError> {
+        let wire = self.connector.connect().await?;
+        match source {
+            Source::Pool => Line::open(wire).await,
+            Source::New => Line::open_once(wire).await,
+        }
     }
 
     /// Sends the request on a line that takes it.
@@ -300,11 +304,8 @@ impl<B: Sendable> Shared<B> {
             let (mut line, pooled) = match pooled {
                 Some(line) => (line, true),
                 // In a box: what TLS takes to begin would make every request's future several times as large.
-                None => (Box::pin(self.open()).await?, false),
+                None => (Box::pin(self.open(source)).await?, false),
             };
-            if source == Source::New {
-                line.close_last();
-            }
             // Connecting takes time, and somebody may soon think that the owner of this claim is dead.
             if operation.is_some_and(|operation| operation.begin_within().is_zero()) {
                 return Err(ProxyError::TooLate);

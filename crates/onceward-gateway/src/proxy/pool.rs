@@ -7,18 +7,19 @@ use std::task::Poll;
 use std::time::Duration;
 
 use onceward::time::{Instant, instant, sleep};
+use tokio::sync::Semaphore;
 
 use super::Sendable;
 use super::line::Line;
 
-/// How long the upstream has for closing a line first. It usually does at once, so this is a round trip or two.
-const CLOSING: Duration = Duration::from_millis(250);
+/// How long the upstream has for closing a line first. It usually does at once, so this is a few round trips.
+const CLOSING: Duration = Duration::from_secs(1);
 
 /// The lines that no request uses at the moment.
 pub(super) struct Pool<B: Sendable> {
     idle: Mutex<VecDeque<Idle<B>>>,
-    /// The oldest first.
-    closing: Mutex<VecDeque<Idle<B>>>,
+    /// How many lines may still wait for the upstream to close them.
+    closing: Arc<Semaphore>,
     most: usize,
     longest: Duration,
 }
@@ -31,8 +32,9 @@ struct Idle<B: Sendable> {
 impl<B: Sendable> Pool<B> {
     /// `most` lines are kept, each for `longest`. Must be called within a runtime, where old lines are then closed.
     pub(super) fn new(most: usize, longest: Duration) -> Arc<Self> {
-        let pool = Arc::new(Self { idle: Mutex::default(), closing: Mutex::default(), most, longest });
-        tokio::spawn(close_old_ones(Arc::downgrade(&pool), longest.max(CLOSING)));
+        let pool =
+            Arc::new(Self { idle: Mutex::default(), closing: Arc::new(Semaphore::new(most)), most, longest });
+        tokio::spawn(close_old_ones(Arc::downgrade(&pool), longest));
         pool
     }
 
@@ -67,36 +69,31 @@ impl<B: Sendable> Pool<B> {
         drop(surplus);
     }
 
-    /// Takes a line that the upstream was asked to close, and closes it when the upstream has had the time for it.
+    /// Takes a line that the upstream was asked to close, and closes it after the upstream has, or after a while. At once,
+    /// because some servers wait for that: gunicorn's threaded worker serves no other request meanwhile.
     pub(super) fn let_close(&self, line: Line<B>) {
-        let now = instant();
-        let mut closing = self.closing.lock().unwrap_or_else(PoisonError::into_inner);
-        closing.push_back(Idle { line, since: now });
-        let surplus = closing.len().saturating_sub(self.most);
-        let old = drain_old(&mut closing, now, CLOSING, surplus);
-        drop(closing);
-        drop(old);
+        let Ok(place) = self.closing.clone().try_acquire_owned() else { return };
+        tokio::spawn(async move {
+            tokio::select! {
+                biased;
+                () = line.closed() => {}
+                () = sleep(CLOSING) => {}
+            }
+            drop(place);
+        });
     }
 
     fn close_old(&self) {
         let now = instant();
-        let old = drain_old(&mut self.idle(), now, self.longest, 0);
-        let closing = &mut self.closing.lock().unwrap_or_else(PoisonError::into_inner);
-        let closed = drain_old(closing, now, CLOSING, 0);
-        drop((old, closed));
+        let mut idle = self.idle();
+        let young = idle.iter().position(|line| now.duration_since(line.since) < self.longest);
+        let old: Vec<Idle<B>> = match young {
+            Some(young) => idle.drain(..young).collect(),
+            None => idle.drain(..).collect(),
+        };
+        drop(idle);
+        drop(old);
     }
-}
-
-/// Takes out the lines that have been there for too long, and at least as many as `surplus`. They are closed outside the lock.
-fn drain_old<B: Sendable>(
-    lines: &mut VecDeque<Idle<B>>,
-    now: Instant,
-    longest: Duration,
-    surplus: usize,
-) -> Vec<Idle<B>> {
-    let young = lines.iter().position(|line| now.duration_since(line.since) < longest);
-    let old = young.unwrap_or(lines.len());
-    lines.drain(..old.max(surplus)).collect()
 }
 
 async fn close_old_ones<B: Sendable>(pool: Weak<Pool<B>>, every: Duration) {

@@ -21,7 +21,6 @@ const PROBE_BYTES: usize = 1024;
 pub(super) struct Gauge {
     written: AtomicU64,
     probing: AtomicBool,
-    closes_last: AtomicBool,
     opening: OnceLock<Option<OtherProtocol>>,
 }
 
@@ -41,12 +40,6 @@ impl Gauge {
 
     pub(super) fn probed(&self) {
         self.probing.store(false, Ordering::Release);
-    }
-
-    /// Leaves it to the upstream to close first. The side that closes first keeps the port for a minute (TIME-WAIT), and a
-    /// gateway that connects for each keyed request would run out of ports.
-    pub(super) fn close_last(&self) {
-        self.closes_last.store(true, Ordering::Release);
     }
 
     /// The protocol that the upstream's first bytes belong to, where that is not HTTP/1.1.
@@ -152,10 +145,6 @@ impl<S: AsyncWrite + Unpin> AsyncWrite for Socket<S> {
     }
 
     fn poll_shutdown(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
-        if self.gauge.closes_last.load(Ordering::Acquire) {
-            // The pool drops it when the upstream has had the time to close.
-            return Poll::Ready(Ok(()));
-        }
         Pin::new(&mut self.socket).poll_shutdown(context)
     }
 }

@@ -167,7 +167,7 @@ async fn an_api_that_does_not_speak_tls_when_it_should_proves_that_nothing_was_s
 async fn a_pooled_connection_that_the_api_closed_while_idle_is_replaced() {
     let folder = tempfile::tempdir().unwrap();
     let ledger = Ledger::start(folder.path());
-    let gateway = Gateway::start(folder.path(), ledger.address, &[]);
+    let gateway = Gateway::start(folder.path(), ledger.address, &["--upstream-keepalive", "all"]);
     for number in 0..20 {
         let key = format!("k{number}");
         let response = gateway.send(Request::charge(&key).behave("close-after=closed")).await;

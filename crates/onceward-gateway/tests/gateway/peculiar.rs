@@ -96,7 +96,8 @@ async fn a_client_is_let_go_when_the_api_answers_before_it_has_read_the_body() {
 async fn a_connection_is_used_again_after_every_kind_of_whole_answer() {
     let folder = tempfile::tempdir().unwrap();
     let (listener, address) = listen().await;
-    let gateway = Gateway::start(folder.path(), address, &["--limits-upstream-idle", "1h"]);
+    let shared = ["--limits-upstream-idle", "1h", "--upstream-keepalive", "all"];
+    let gateway = Gateway::start(folder.path(), address, &shared);
     let api = tokio::spawn(async move {
         let (mut socket, _) = listener.accept().await.unwrap();
         for answer in [
@@ -128,7 +129,7 @@ async fn a_connection_is_used_again_after_every_kind_of_whole_answer() {
 async fn what_an_api_sends_after_its_answer_is_never_the_answer_to_the_next_request() {
     let folder = tempfile::tempdir().unwrap();
     let (listener, address) = listen().await;
-    let gateway = Gateway::start(folder.path(), address, &[]);
+    let gateway = Gateway::start(folder.path(), address, &["--upstream-keepalive", "all"]);
     let wrong = "HTTP/1.1 200 OK\r\ncontent-length: 5\r\n\r\nwrong";
     for (number, first) in [
         "HTTP/1.1 201 Created\r\ncontent-length: 2\r\n\r\nok",

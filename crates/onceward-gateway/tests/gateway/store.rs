@@ -7,7 +7,7 @@ use futures_util::future::join_all;
 use serde_json::json;
 
 use crate::faults::Faults;
-use crate::harness::{Gateway, Request};
+use crate::harness::{Gateway, Request, onceward};
 use crate::ledger::Ledger;
 
 const UNAVAILABLE: &str = "idempotency_store_unavailable";
@@ -149,7 +149,10 @@ async fn a_flipped_bit_in_a_record_refuses_that_key_alone_and_an_operator_can_re
         "reason": "the API shows the charge",
         "reply": { "status": 201, "headers": {}, "body": "found again" },
     });
-    let resolved = gateway.resolve(folder.path(), &operation, &verdict).await;
+    // A damaged record does not say which window it is about, so a name with a window does not name it.
+    assert_eq!(gateway.resolve(folder.path(), &operation, &verdict).await.status, 400);
+    let (record, _window) = operation.split_once('-').unwrap();
+    let resolved = gateway.resolve(folder.path(), record, &verdict).await;
     assert_eq!(resolved.status, 200, "{resolved:?}");
     let retried = gateway.charge("damaged").await;
     assert_eq!((retried.status, retried.text().as_str()), (201, "found again"), "{retried:?}");
@@ -298,4 +301,31 @@ async fn a_disk_that_stalls_for_longer_than_a_claims_patience_leaves_no_key_unkn
 #[tokio::test]
 async fn a_disk_that_stalls_for_longer_than_a_lease_leaves_no_key_unknown() {
     stall_while_keys_are_claimed(600).await;
+}
+
+#[tokio::test]
+async fn an_index_that_has_lost_a_key_is_found_by_the_check() {
+    let folder = tempfile::tempdir().unwrap();
+    let ledger = Ledger::start(folder.path());
+    let gateway = Gateway::start(folder.path(), ledger.address, &[]);
+    assert_eq!(gateway.charge("k").await.status, 201);
+    let operation = ledger.entries()[0].operation.clone();
+    gateway.stop();
+    let check = || {
+        let arguments = ["check", "--store", "sqlite:onceward.db", "--scope", "fixed:test"];
+        let output = onceward(folder.path()).args(arguments).output().unwrap();
+        (output.status.code(), String::from_utf8_lossy(&output.stdout).into_owned())
+    };
+    let (code, text) = check();
+    assert!(code == Some(0) && text.contains("is not damaged"), "{text}");
+    let digits = |place: usize| u8::from_str_radix(&operation[2 * place..2 * place + 2], 16).unwrap();
+    let id: Vec<u8> = (0..16).map(digits).collect();
+    let file = folder.path().join("onceward.db");
+    let mut content = std::fs::read(&file).unwrap();
+    let copies: Vec<usize> = (0..content.len()).filter(|start| content[*start..].starts_with(&id)).collect();
+    let [_, one] = copies[..] else { panic!("the id stands in the table and in its index: {copies:?}") };
+    content[one] ^= 1;
+    std::fs::write(&file, content).unwrap();
+    let (code, text) = check();
+    assert!(code == Some(1) && text.contains("is damaged") && text.contains("REINDEX"), "{text}");
 }

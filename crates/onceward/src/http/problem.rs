@@ -443,6 +443,7 @@ impl Problem {
             | Self::OutcomeUnknown { .. }
             | Self::Incomparable
             | Self::NoWholeAnswer(_)
+            | Self::AnswerNotStored
             | Self::UpstreamUnsure { .. } => Class::Unknown,
             // Another request of this key may be under way, but this one began nothing.
             Self::InProgress { .. } | Self::Accepted { .. } | Self::Mismatch(_) => Class::Retryable,

@@ -106,6 +106,7 @@ impl Upstream {
             // An HTTP client marks an answer so that ended with its connection.
             "closing" => {
                 frames = vec![Frame::data(argument.to_owned().into())];
+                response = Response::builder().status(201).header("content-type", "application/json");
                 response = response.extension(EndsWithConnection);
             }
             "endless" => end = End::Never,

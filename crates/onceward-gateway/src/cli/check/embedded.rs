@@ -31,8 +31,33 @@ pub(super) async fn run(path: &Path, settings: &Settings, report: &mut Report) {
     for text in stores::readable_by_all(path) {
         report.say(Level::Warning, "store", text);
     }
+    whole(&store, report).await;
     inside(&store, settings, report).await;
     store.close().await;
+}
+
+/// Whether the database is whole: where an index has lost an id, its key would be taken for new.
+async fn whole(store: &SqliteStore, report: &mut Report) {
+    let name = store.path().display().to_string();
+    let found = tokio::task::spawn_blocking({
+        let store = store.clone();
+        move || store.damage()
+    });
+    match found.await {
+        Ok(Ok(faults)) if faults.is_empty() => {
+            report.say(Level::Ok, "store", format!("{name} is not damaged"))
+        }
+        Ok(Ok(faults)) => {
+            let text = format!(
+                "{name} is damaged: {}. A key may be taken for new, and execute again: do not start the gateway. Copy the file, \
+                 then rebuild its indexes (`sqlite3 {name} REINDEX`) and check again, or restore a backup",
+                faults.join("; ")
+            );
+            report.say(Level::Error, "store", text);
+        }
+        Ok(Err(error)) => report.say(Level::Error, "store", error.to_string()),
+        Err(error) => report.say(Level::Error, "store", format!("looking for damage failed: {error}")),
+    }
 }
 
 fn new(path: &Path, settings: &Settings, report: &mut Report) {

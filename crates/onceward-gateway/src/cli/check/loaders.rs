@@ -27,7 +27,7 @@ pub(super) async fn run(settings: &Settings, report: &mut Report) {
             Err(error) => report.say(Level::Error, "tls", error.to_string()),
         }
     }
-    match Proxy::<Sent>::new(&settings.upstream, &settings.limits) {
+    match Proxy::<Sent>::new(&settings.upstream, &settings.forwarding, &settings.limits) {
         Ok(_) if settings.upstream.scheme == Scheme::Https => {
             report.say(Level::Ok, "upstream_tls", "the certificates to trust can be read");
         }
