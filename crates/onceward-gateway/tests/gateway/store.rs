@@ -217,7 +217,7 @@ async fn another_scope_namespace_or_secret_is_refused_because_it_would_forget_ev
     let keyed =
         ["--scope", "fixed:other", "--secret", "{ env = \"TEST_SECRET\" }", "--accept-identity-change"];
     let log = Gateway::spawn(&mut command(&keyed)).stop();
-    assert!(log.contains("this scope without a secret") && !log.contains("sixteen"), "{log}");
+    assert!(log.contains("another secret") && !log.contains("sixteen"), "{log}");
 }
 
 #[tokio::test]
