@@ -95,14 +95,18 @@ fn decoded(text: &[u8]) -> Option<Vec<u8>> {
     LENIENT.decode(text).ok()
 }
 
+/// How many names in front of a token are looked behind. Each look reads the rest of the text, which any client can make long.
+const MAX_NAMES: usize = 8;
+
 /// Whether a JSON Web Token stands anywhere in a text: alone, as a password, after `Bearer` or `token=`.
 fn holds_jwt(text: &[u8]) -> bool {
     let token = |byte: &u8| byte.is_ascii_alphanumeric() || b"-_+/=.~".contains(byte);
     let mut words = text.split(|byte| !token(byte));
     words.any(|word| {
         // After a name and `=`, which is padding as well.
-        let assigned = |(place, byte): (usize, &u8)| *byte == b'=' && is_jwt(&word[place + 1..]);
-        is_jwt(word) || word.iter().enumerate().any(assigned)
+        let ends = |pair: &&[u8]| pair[0] == b'=' && pair[1] != b'=';
+        let places = word.windows(2).enumerate().filter(|(_, pair)| ends(pair)).map(|(place, _)| place + 1);
+        is_jwt(word) || places.take(MAX_NAMES).any(|place| is_jwt(&word[place..]))
     })
 }
 
@@ -181,6 +185,14 @@ mod tests {
                 assert_eq!(spelt(&format!("Bearer {bearer}")), Err(Unusable::Refreshed), "{bearer}");
             }
         }
+    }
+
+    #[test]
+    fn a_token_is_looked_for_behind_a_bounded_number_of_names() {
+        let token = "eyJhbGciOiJIUzI1NiJ9.eyJzdWIiOiIxIn0.c2ln";
+        let behind = |names: usize| spelt(&format!("Bearer {}{token}", "a=".repeat(names)));
+        assert_eq!(behind(MAX_NAMES), Err(Unusable::Refreshed));
+        assert!(behind(MAX_NAMES + 1).is_ok());
     }
 
     #[test]
