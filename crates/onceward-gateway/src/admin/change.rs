@@ -31,7 +31,7 @@ const RESUME_ATTEMPTS: u32 = 5;
 /// How long after a lapse somebody may still take over: a working day and a night.
 const RESUME_WITHIN: Duration = Duration::from_secs(24 * 60 * 60);
 
-/// What each call needs at least, for whoever sends less.
+/// The least body of each call, shown to callers that send less.
 const CLAIM: &str = r#"{"scope": "…", "key": "…", "fingerprint": "…"}"#;
 const RENEW: &str = r#"{"fence": …}"#;
 const CHECKPOINT: &str = r#"{"fence": …, "recovery_point": "…"}"#;

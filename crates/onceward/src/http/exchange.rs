@@ -152,8 +152,12 @@ impl<C> Exchange<C> {
         };
         match ran {
             Ok(ran) => whole(self.say(ran, sight.take(), &accepted)),
-            Err(error) => match envelope.take().filter(|_| self.passes_on(id, &error, entry.as_deref())) {
-                None => whole(self.refused(&Problem::StoreUnavailable)),
+            Err(error) => match envelope.take() {
+                // The work has sent it, and then could not say what came of it.
+                None => whole(self.unanswered(&Problem::NoWholeAnswer(Answerless::Broken))),
+                Some(_) if !self.passes_on(id, &error, entry.as_deref()) => {
+                    whole(self.refused(&Problem::StoreUnavailable))
+                }
                 Some(request) => {
                     let mut response = pass(inner.clone(), request, entry).await?;
                     response.headers_mut().insert(STORE, HeaderValue::from_static("unavailable"));

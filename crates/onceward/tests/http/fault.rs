@@ -174,3 +174,17 @@ async fn a_request_that_goes_through_unprotected_goes_on_without_its_client_and_
     }
     assert_eq!((third.status, world.ledger()), (201, 2));
 }
+
+#[tokio::test(start_paused = true)]
+async fn a_request_that_was_sent_is_never_said_not_to_have_been_executed() {
+    let store = FaultyStore::new(memory(), |call| match (call.method, call.nth) {
+        // The settlement ends the task that keeps the answer.
+        (Method::Swap, 3) => panic!("a bug of the store, which this test expects"),
+        _ => Fault::None,
+    });
+    let world = world_on(store, Policy::default()).await;
+    let got = world.send(post("k", "{}")).await;
+    assert_eq!(world.ledger(), 1);
+    assert_eq!(got.problem(), (502, "idempotency_outcome_unknown".to_owned()));
+    assert_eq!(got.header("onceward-outcome"), Some("unknown"));
+}

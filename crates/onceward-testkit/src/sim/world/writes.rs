@@ -248,7 +248,7 @@ impl World {
         }
     }
 
-    /// What is completed must be an execution of this very tenure, or somebody must have said so.
+    /// What is completed must be an execution of this very tenure, or follow from a verdict or an event.
     fn check_completion(&mut self, at: Timestamp, id: RecordId, old: &Record, new: &Record, body: &[u8]) {
         let number = answer_of(new);
         let execution = number.and_then(|number| self.ledger.get(usize::try_from(number).ok()?)).cloned();
