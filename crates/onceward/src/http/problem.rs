@@ -437,9 +437,11 @@ impl Problem {
     /// What became of this request, as an outer Onceward is told: it releases its own key only where nothing was done.
     pub const fn outcome(&self) -> Class {
         match self {
-            Self::ResponseTooLarge { .. } | Self::EncodingNotAccepted { .. } => Class::Completed,
-            // It is being executed, or may have been.
+            Self::ResponseTooLarge { .. } => Class::Completed,
+            // It is being executed, or may have been. Where its answer is kept in another coding, an outer Onceward must not keep
+            // this refusal as the answer.
             Self::StillWorking
+            | Self::EncodingNotAccepted { .. }
             | Self::OutcomeUnknown { .. }
             | Self::Incomparable
             | Self::NoWholeAnswer(_)
