@@ -93,8 +93,8 @@ impl Running {
         store.measure(&metrics);
         let tokens = Arc::new(ArcSwap::from_pointee(Tokens::of(&settings)?));
 
-        let secret = store.secret(settings.secret.as_ref()).await?;
         let identity = Identity::new(&settings.namespace, &settings.scope.to_string())?;
+        let secret = store.secret(settings.secret.as_ref(), &identity).await?;
         let identity = secret.clone().into_iter().fold(identity, Identity::with_secret);
         let mut all = observers;
         all.push(metrics.observer());

@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use onceward::event::Expiry;
 use onceward::store::{Finding, Health, Store};
-use onceward::{MemoryStore, RecordFormat, Secret, SharedCache, Sweeping};
+use onceward::{Identity, MemoryStore, RecordFormat, Secret, SharedCache, Sweeping};
 use onceward_postgres::{Migrate, PostgresStore, PostgresUrl};
 use onceward_redis::{RedisCache, RedisStore};
 use onceward_sqlite::SqliteStore;
@@ -79,11 +79,16 @@ impl Opened {
     }
 
     /// The secret to open the engine with: the configured one, or the one that an embedded store keeps beside it. A new
-    /// embedded store gets one here. One that others share is only ever used with a configured one.
-    pub async fn secret(&self, configured: Option<&Secret>) -> Result<Option<Secret>, Failure> {
+    /// embedded store gets one here; one that has lost its own is refused. One that others share is only ever used with a
+    /// configured one. `identity` has no secret yet.
+    pub async fn secret(
+        &self,
+        configured: Option<&Secret>,
+        identity: &Identity,
+    ) -> Result<Option<Secret>, Failure> {
         match (configured, self) {
             (Some(secret), _) => Ok(Some(secret.clone())),
-            (None, Self::Sqlite(store)) => Ok(store.secret_or_new().await?),
+            (None, Self::Sqlite(store)) => Ok(store.secret_or_new(identity).await?),
             (None, Self::Memory(_) | Self::Postgres(_) | Self::Redis(_)) => Ok(None),
         }
     }
@@ -154,10 +159,6 @@ pub fn secret_advice(configured: Option<&Secret>, store: &Path) -> String {
     let path = SqliteStore::secret_path(store);
     let name = path.display();
     match (configured, path.exists()) {
-        (None, false) => format!(
-            ". There is no secret in the configuration and no file {name}: if the store was used with the secret in that file, \
-             put the file back from the backup that the store is from"
-        ),
         (None, true) => format!(
             ". The secret in {name} was used: if that file is another store's, put this store's own back, or move it away if \
              the store was used without a secret"
@@ -166,7 +167,8 @@ pub fn secret_advice(configured: Option<&Secret>, store: &Path) -> String {
             ". The configured `secret` was used and not the one in {name}: if the store was used with that, remove `secret` from \
              the configuration"
         ),
-        (Some(_), false) => String::new(),
+        // Without either, the secret is missing, and nothing was opened.
+        (Some(_) | None, false) => String::new(),
     }
 }
 

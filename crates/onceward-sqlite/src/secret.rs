@@ -9,7 +9,7 @@ use std::io::{self, ErrorKind, Read as _, Write as _};
 use std::path::{Path, PathBuf};
 
 use onceward::store::{Filter, Scan, StoreError, Which};
-use onceward::{EntropyUnavailable, Secret, random_bytes};
+use onceward::{EntropyUnavailable, Identity, Recognition, Secret, random_bytes};
 
 use crate::SqliteStore;
 
@@ -39,6 +39,19 @@ pub enum SecretError {
         /// Which file.
         path: PathBuf,
     },
+    /// The store was used with a secret, as far as can be told, and there is none.
+    #[error(
+        "{} is missing, no secret is given, and {} was not used without one under this namespace and scope: every stored key would be forgotten and retries would execute again, so accepting an identity change does not help here. Restore what is missing: put the file back from the backup that the store is from, or configure the secret that the store was used with. If the store was used without a secret, go back to its namespace and scope. If the secret is lost for good, start with a new store: move {} and the files beside it to another folder",
+        secret.display(),
+        store.display(),
+        store.display()
+    )]
+    Missing {
+        /// Where the secret should be.
+        secret: PathBuf,
+        /// The store that it belongs to.
+        store: PathBuf,
+    },
     /// The file cannot be read or made.
     #[error("the secret in {} cannot be read or made: {error}. Give this user the right to, or configure a secret", path.display())]
     File {
@@ -63,17 +76,28 @@ impl SqliteStore {
         name.into()
     }
 
-    /// The secret that is kept beside the store, if there is one.
-    pub fn secret(&self) -> Result<Option<Secret>, SecretError> {
-        read(&Self::secret_path(self.path()))
+    /// The secret that is kept beside the store, if there is one. Makes none.
+    ///
+    /// `identity` is the one that the engine is to be opened with, without a secret. A store that was used, and not under that
+    /// identity, has lost its secret: that is an error, because an engine that accepts changes of the identity would forget
+    /// every key.
+    pub async fn secret(&self, identity: &Identity) -> Result<Option<Secret>, SecretError> {
+        let path = Self::secret_path(self.path());
+        if let Some(kept) = read(&path)? {
+            return Ok(Some(kept));
+        }
+        match identity.recognised_by(self).await? {
+            Recognition::New | Recognition::Known => Ok(None),
+            Recognition::Other => Err(SecretError::Missing { secret: path, store: self.path().to_owned() }),
+        }
     }
 
-    /// The secret beside the store, which a store without any record gets here. Nothing where the store was used without one.
+    /// The same, and a store without any record gets a secret here. Nothing where the store was used without one.
     ///
-    /// Give it to [`Identity::with_secret`](onceward::Identity::with_secret) and `Routes::keyed_by` before the engine is
-    /// opened. It is on the disk when this returns, and so before the engine writes its first record.
-    pub async fn secret_or_new(&self) -> Result<Option<Secret>, SecretError> {
-        let kept = self.secret()?;
+    /// Give it to [`Identity::with_secret`] and `Routes::keyed_by` before the engine is opened. It is on the disk when this
+    /// returns, and so before the engine writes its first record.
+    pub async fn secret_or_new(&self, identity: &Identity) -> Result<Option<Secret>, SecretError> {
+        let kept = self.secret(identity).await?;
         if kept.is_some() || !self.is_empty().await? {
             return Ok(kept);
         }

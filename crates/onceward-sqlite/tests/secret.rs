@@ -10,6 +10,10 @@ use std::sync::Arc;
 use onceward::{Engine, EngineOptions, Identity, Secret};
 use onceward_sqlite::{Options, SecretError, SqliteStore};
 
+fn identity() -> Identity {
+    Identity::new("shop", "fixed").unwrap()
+}
+
 struct Place {
     folder: tempfile::TempDir,
     store: PathBuf,
@@ -31,8 +35,7 @@ impl Place {
     /// Writes what an engine writes first, with or without a secret.
     async fn use_with(&self, secret: Option<Secret>) {
         let store = self.open();
-        let identity =
-            secret.into_iter().fold(Identity::new("shop", "fixed").unwrap(), Identity::with_secret);
+        let identity = secret.into_iter().fold(identity(), Identity::with_secret);
         let engine =
             Engine::open(Arc::new(store.clone()), identity, EngineOptions::new().unwrap()).await.unwrap();
         engine.shut_down(std::time::Duration::ZERO).await;
@@ -53,19 +56,19 @@ fn mode(path: &Path) -> u32 {
 async fn a_new_store_gets_a_secret_for_its_owner_alone_and_keeps_it() {
     let place = Place::new();
     let store = place.open();
-    assert_eq!(store.secret().unwrap(), None, "looking makes none");
-    let made = store.secret_or_new().await.unwrap().unwrap();
+    assert_eq!(store.secret(&identity()).await.unwrap(), None, "looking makes none");
+    let made = store.secret_or_new(&identity()).await.unwrap().unwrap();
     assert_eq!(mode(&place.secret), 0o600);
-    assert_eq!(store.secret_or_new().await.unwrap().unwrap(), made);
+    assert_eq!(store.secret_or_new(&identity()).await.unwrap().unwrap(), made);
     store.close().await;
     drop(store);
     place.use_with(Some(made.clone())).await;
-    assert_eq!(place.open().secret_or_new().await.unwrap().unwrap(), made);
+    assert_eq!(place.open().secret_or_new(&identity()).await.unwrap().unwrap(), made);
     // Who names the file in a configuration means the same secret.
     let text = fs::read_to_string(&place.secret).unwrap();
     assert_eq!(Secret::new(text.trim_end()).unwrap(), made);
     let other = Place::new();
-    assert_ne!(other.open().secret_or_new().await.unwrap().unwrap(), made);
+    assert_ne!(other.open().secret_or_new(&identity()).await.unwrap().unwrap(), made);
     let names = fs::read_dir(place.folder.path()).unwrap().map(|entry| entry.unwrap().file_name());
     assert!(names.into_iter().all(|name| !name.to_string_lossy().ends_with(".new")), "a draft was left");
 }
@@ -74,17 +77,41 @@ async fn a_new_store_gets_a_secret_for_its_owner_alone_and_keeps_it() {
 async fn a_store_that_was_used_without_a_secret_is_not_given_one() {
     let place = Place::new();
     place.use_with(None).await;
-    assert_eq!(place.open().secret_or_new().await.unwrap(), None);
+    assert_eq!(place.open().secret_or_new(&identity()).await.unwrap(), None);
     assert!(!place.secret.exists());
+}
+
+#[tokio::test]
+async fn a_used_store_that_has_lost_its_secret_is_refused_and_given_no_other() {
+    let place = Place::new();
+    let made = place.open().secret_or_new(&identity()).await.unwrap().unwrap();
+    place.use_with(Some(made.clone())).await;
+    let digits = fs::read_to_string(&place.secret).unwrap();
+    fs::remove_file(&place.secret).unwrap();
+    let store = place.open();
+    for identity in
+        [identity(), Identity::new("shop", "other").unwrap(), Identity::new("bank", "fixed").unwrap()]
+    {
+        for refused in [store.secret(&identity).await, store.secret_or_new(&identity).await] {
+            let error = refused.unwrap_err();
+            assert!(
+                matches!(&error, SecretError::Missing { secret, .. } if *secret == place.secret),
+                "{error}"
+            );
+        }
+        assert!(!place.secret.exists());
+    }
+    place.put(&digits, 0o600);
+    assert_eq!(store.secret_or_new(&identity()).await.unwrap().unwrap(), made);
 }
 
 #[tokio::test]
 async fn a_secret_that_a_crash_left_beside_an_empty_store_is_used_and_a_draft_of_one_is_not() {
     let place = Place::new();
     fs::write(place.folder.path().join("onceward.db.secret.new"), "0123").unwrap();
-    let made = place.open().secret_or_new().await.unwrap().unwrap();
+    let made = place.open().secret_or_new(&identity()).await.unwrap().unwrap();
     fs::remove_file(&place.store).unwrap();
-    assert_eq!(place.open().secret_or_new().await.unwrap().unwrap(), made);
+    assert_eq!(place.open().secret_or_new(&identity()).await.unwrap().unwrap(), made);
 }
 
 #[tokio::test]
@@ -94,13 +121,13 @@ async fn a_file_that_others_can_read_or_that_holds_something_else_is_refused_and
     let digits = "0123456789abcdef".repeat(4);
     for open in [0o640, 0o604, 0o666] {
         place.put(&digits, open);
-        let error = store.secret_or_new().await.unwrap_err();
+        let error = store.secret_or_new(&identity()).await.unwrap_err();
         assert!(matches!(&error, SecretError::Open { mode, .. } if *mode == open), "{error}");
         assert!(error.to_string().contains("chmod 600") && !error.to_string().contains(&digits), "{error}");
     }
     for content in ["", "secret", &digits[1..], &format!("{digits}0"), &"x".repeat(5000)] {
         place.put(content, 0o600);
-        let error = store.secret_or_new().await.unwrap_err();
+        let error = store.secret_or_new(&identity()).await.unwrap_err();
         assert!(matches!(error, SecretError::Content { .. }), "{error}");
         assert_eq!(fs::read_to_string(&place.secret).unwrap(), content);
     }

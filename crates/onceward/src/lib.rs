@@ -41,7 +41,7 @@ pub use claim::{Claim, ClaimError};
 pub use engine::{
     By, CacheError, CacheFuture, Claimed, Engine, EngineError, EngineOptions, IdentityChange,
     IdentityRefused, Limits, Observation, Observer, OpenError, Operated, Operation, OptionsError, Ran,
-    Reservation, Settled, SharedCache, SweepReport, Sweeping, Tenure,
+    Recognition, Reservation, Settled, SharedCache, SweepReport, Sweeping, Tenure,
 };
 pub use entropy::{EntropyUnavailable, Instance, OwnerToken, random_bytes};
 pub use event::Refusal;

@@ -291,7 +291,7 @@ async fn check_finds_a_store_of_another_identity_and_one_that_is_in_use() {
     assert!(out(&same).contains("those that the store was used with"), "{}", out(&same));
     let other = onceward(&["check", "--scope", "basic:user", "--scope-verified", "--store", &url]);
     assert_eq!(other.status.code(), Some(1), "{}", out(&other));
-    assert!(out(&other).contains("another scope or secret"), "{}", out(&other));
+    assert!(out(&other).contains("go back to its namespace and scope"), "{}", out(&other));
 }
 
 /// Answers one request with a status and a body, and nothing else.

@@ -77,6 +77,32 @@ async fn a_new_store_gets_a_secret_that_hides_its_keys_and_that_no_start_does_wi
 }
 
 #[tokio::test]
+async fn a_lost_secret_forgets_no_key_although_a_change_of_identity_is_accepted() {
+    let folder = tempfile::tempdir().unwrap();
+    let ledger = Ledger::start(folder.path());
+    let gateway = Gateway::start(folder.path(), ledger.address, &["--accept-identity-change"]);
+    assert_eq!(gateway.charge("order-1").await.status, 201);
+    gateway.stop();
+    let (path, away) = (folder.path().join(SECRET), folder.path().join("away"));
+    std::fs::rename(&path, &away).unwrap();
+    let upstream = format!("http://{}", ledger.address);
+    for (scope, namespace) in [("fixed:test", "default"), ("fixed:other", "default"), ("fixed:test", "other")]
+    {
+        let mut command = Gateway::to(folder.path(), &upstream);
+        command.args(["--accept-identity-change", "--scope", scope, "--namespace", namespace]);
+        let (code, said) = Gateway::refused(&mut command);
+        assert_eq!(code, Some(1), "{scope} {namespace}: {said}");
+        for told in [SECRET, "put the file back", "configure the secret", "start with a new store"] {
+            assert!(said.contains(told), "{scope} {namespace}: {told}: {said}");
+        }
+    }
+    std::fs::rename(&away, &path).unwrap();
+    let gateway = Gateway::start(folder.path(), ledger.address, &["--accept-identity-change"]);
+    assert!(gateway.charge("order-1").await.is_replayed());
+    assert_eq!(ledger.count(), 1);
+}
+
+#[tokio::test]
 async fn a_configured_secret_wins_and_no_file_is_made() {
     let folder = tempfile::tempdir().unwrap();
     let ledger = Ledger::start(folder.path());
@@ -89,8 +115,12 @@ async fn a_configured_secret_wins_and_no_file_is_made() {
     assert_eq!(gateway.charge("k").await.status, 201);
     gateway.stop();
     assert!(!folder.path().join(SECRET).exists());
-    let (code, said) = Gateway::refused(&mut Gateway::command(folder.path(), ledger.address));
-    assert_eq!(code, Some(1), "{said}");
+    for flags in [&[][..], &["--accept-identity-change"]] {
+        let mut command = Gateway::command(folder.path(), ledger.address);
+        let (code, said) = Gateway::refused(command.args(flags));
+        assert_eq!(code, Some(1), "{flags:?}: {said}");
+        assert!(said.contains("configure the secret"), "{flags:?}: {said}");
+    }
     let gateway = Gateway::spawn(&mut configured());
     assert!(gateway.charge("k").await.is_replayed());
 }
@@ -117,7 +147,8 @@ async fn a_secret_that_a_crash_left_beside_an_empty_store_is_used() {
     let folder = tempfile::tempdir().unwrap();
     let ledger = Ledger::start(folder.path());
     let store = SqliteStore::open(folder.path().join("onceward.db"), Options::default()).unwrap();
-    let made = store.secret_or_new().await.unwrap().unwrap();
+    let identity = Identity::new("default", "fixed:test").unwrap();
+    let made = store.secret_or_new(&identity).await.unwrap().unwrap();
     drop(store);
     let (fine, said) = check(folder.path(), &ledger);
     assert!(fine && said.contains("is there, and is used"), "{said}");
@@ -125,7 +156,7 @@ async fn a_secret_that_a_crash_left_beside_an_empty_store_is_used() {
     assert_eq!(gateway.charge("k").await.status, 201);
     gateway.stop();
     let store = SqliteStore::open(folder.path().join("onceward.db"), Options::default()).unwrap();
-    assert_eq!(store.secret().unwrap().unwrap(), made);
+    assert_eq!(store.secret(&identity).await.unwrap().unwrap(), made);
 }
 
 /// Runs one of the page's blocks for a shell, for a user whose files others may read.

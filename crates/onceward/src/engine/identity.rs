@@ -56,6 +56,43 @@ pub enum IdentityRefused {
     Store(#[from] StoreError),
 }
 
+/// What a store says to an identity.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Recognition {
+    /// It was never used.
+    New,
+    /// It was used under this identity.
+    Known,
+    /// It was used under other identities only. Under this one, every key that it holds would be forgotten.
+    Other,
+}
+
+impl Identity {
+    /// Whether a store was used under this identity. Changes nothing, unlike [`Engine::open`](crate::Engine::open).
+    pub async fn recognised_by(&self, store: &dyn Store) -> Result<Recognition, StoreError> {
+        let seen = store.load(RecordId::IDENTITY).await?;
+        let Some(stamped) = seen.record else { return Ok(Recognition::New) };
+        let known = &note(&stamped.record)?.body;
+        Ok(match entry_of(known, self) {
+            Some(entry) if entry[16..] == self.verifier() => Recognition::Known,
+            Some(_) => Recognition::Other,
+            None if identities(known).next().is_some() => Recognition::Other,
+            None => Recognition::New,
+        })
+    }
+}
+
+/// The entries of a note, without that of the format.
+fn identities(known: &[u8]) -> impl Iterator<Item = &[u8]> {
+    known.chunks_exact(ENTRY_BYTES).filter(|entry| entry[..16] != FORMAT_NAME)
+}
+
+/// The entry of an identity's namespace.
+fn entry_of<'a>(known: &'a [u8], identity: &Identity) -> Option<&'a [u8]> {
+    let name = identity.namespace_hash();
+    identities(known).find(|entry| entry[..16] == name)
+}
+
 /// What a store tells about itself when it is opened.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Recognised {
@@ -160,11 +197,8 @@ enum Former {
 
 /// Nothing where the store is new.
 fn former(known: &[u8], identity: &Identity) -> Option<Former> {
-    let mut identities =
-        known.chunks_exact(ENTRY_BYTES).filter(|entry| entry[..16] != FORMAT_NAME).peekable();
-    identities.peek()?;
-    let name = identity.namespace_hash();
-    Some(match identities.find(|entry| entry[..16] == name) {
+    identities(known).next()?;
+    Some(match entry_of(known, identity) {
         None => Former::OtherNamespaces,
         Some(entry) if entry[16..] == identity.without_secret().verifier() => Former::NoSecret,
         Some(_) => Former::OtherScopeOrSecret,

@@ -38,7 +38,7 @@ use std::time::Duration;
 
 use tokio::sync::{Semaphore, watch};
 
-pub use self::identity::IdentityRefused;
+pub use self::identity::{IdentityRefused, Recognition};
 pub use self::observe::{Observation, Observer};
 pub use self::operate::{By, Operated, Settled};
 pub use self::options::{EngineOptions, IdentityChange, Limits, OptionsError, Sweeping};

@@ -4,8 +4,8 @@ use std::sync::Arc;
 
 use onceward::store::Store as _;
 use onceward::{
-    Engine, Identity, IdentityChange, IdentityRefused, MemoryStore, OpenError, Record, RecordFormat,
-    RecordId, Reply, Secret, State,
+    Engine, Identity, IdentityChange, IdentityRefused, MemoryStore, OpenError, Recognition, Record,
+    RecordFormat, RecordId, Reply, Secret, State,
 };
 
 use super::options;
@@ -58,6 +58,24 @@ async fn an_accepted_change_is_remembered_and_the_other_namespaces_stay_known() 
     open(&store, changed(), IdentityChange::Refuse).await.unwrap();
     refused(open(&store, bank(), IdentityChange::Refuse).await);
     open(&store, shop(), IdentityChange::Refuse).await.unwrap();
+}
+
+#[tokio::test]
+async fn a_store_tells_whether_it_knows_an_identity_and_takes_none_by_being_asked() {
+    let store = MemoryStore::default();
+    let shop = || Identity::new("shop", "authorization").unwrap();
+    for _ in 0..2 {
+        assert_eq!(shop().recognised_by(&store).await, Ok(Recognition::New));
+    }
+    open(&store, shop(), IdentityChange::Refuse).await.unwrap();
+    assert_eq!(shop().recognised_by(&store).await, Ok(Recognition::Known));
+    for other in [
+        shop().with_secret(Secret::new(*b"0123456789abcdef").unwrap()),
+        Identity::new("shop", "fixed").unwrap(),
+        Identity::new("bank", "authorization").unwrap(),
+    ] {
+        assert_eq!(other.recognised_by(&store).await, Ok(Recognition::Other), "{other:?}");
+    }
 }
 
 #[tokio::test]

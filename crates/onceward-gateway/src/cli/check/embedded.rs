@@ -3,6 +3,7 @@
 use std::path::Path;
 use std::sync::Arc;
 
+use onceward::{Identity, Secret};
 use onceward_sqlite::{OpenError, Options, SqliteStore};
 
 use super::{Level, Recognised, Report, contents};
@@ -81,10 +82,12 @@ fn will_be_made(secret: &Path) -> String {
 
 async fn inside(store: &SqliteStore, settings: &Settings, report: &mut Report) {
     let path = SqliteStore::secret_path(store.path());
-    let secret = match (&settings.secret, store.secret()) {
-        (Some(secret), _) => Some(secret.clone()),
-        (None, Ok(kept)) => kept,
-        (None, Err(error)) => return report.say(Level::Error, "secret", error.to_string()),
+    let secret = match &settings.secret {
+        Some(secret) => Some(secret.clone()),
+        None => match kept(store, settings).await {
+            Ok(kept) => kept,
+            Err(error) => return report.say(Level::Error, "secret", error.to_string()),
+        },
     };
     let kept = settings.secret.is_none();
     let recognised = contents(Arc::new(store.clone()), settings, secret.as_ref(), report).await;
@@ -101,6 +104,12 @@ async fn inside(store: &SqliteStore, settings: &Settings, report: &mut Report) {
         // Configured, or a part of what is wrong with the identity.
         (Recognised::New | Recognised::Known, Some(_)) | (Recognised::Refused, _) => {}
     }
+}
+
+/// The secret beside the store.
+async fn kept(store: &SqliteStore, settings: &Settings) -> Result<Option<Secret>, crate::Failure> {
+    let identity = Identity::new(&settings.namespace, &settings.scope.to_string())?;
+    Ok(store.secret(&identity).await?)
 }
 
 /// Of the database and its log.
