@@ -15,13 +15,16 @@ use crate::SqliteStore;
 
 /// 256 bits: as many as the hashes have that it keys.
 const RANDOM_BYTES: usize = 32;
+/// The rights of a file's group, and of everyone else.
+const OF_GROUP: u32 = 0o070;
+const OF_OTHERS: u32 = 0o007;
 
 /// A secret that cannot be read or made.
 #[derive(Debug, thiserror::Error)]
 pub enum SecretError {
-    /// Others can read the file.
+    /// Every user of the machine can read the file.
     #[error(
-        "{} can be read by others (mode {mode:o}), and with it guesses about the store can be confirmed: run `chmod 600` on it",
+        "{} can be read by every user of this machine (mode {mode:o}), and with it guesses about the store can be confirmed: run `chmod 600` on it",
         path.display()
     )]
     Open {
@@ -84,6 +87,9 @@ impl SqliteStore {
     pub async fn secret(&self, identity: &Identity) -> Result<Option<Secret>, SecretError> {
         let path = Self::secret_path(self.path());
         if let Some(kept) = read(&path)? {
+            if let Some(advice) = Self::secret_advice(self.path()) {
+                tracing::warn!("{advice}");
+            }
             return Ok(Some(kept));
         }
         match identity.recognised_by(self).await? {
@@ -104,6 +110,20 @@ impl SqliteStore {
         let path = Self::secret_path(self.path());
         make(&path)?;
         read(&path)
+    }
+
+    /// What is to be said where the group of the secret's file can read it too. Volumes of Kubernetes with an `fsGroup` have such
+    /// files, so that is no error.
+    pub fn secret_advice(store: &Path) -> Option<String> {
+        let path = Self::secret_path(store);
+        let mode = mode(&File::open(&path).ok()?).ok()?;
+        (mode & OF_GROUP != 0).then(|| {
+            format!(
+                "{} can be read by its group (mode {mode:o}), and with it guesses about the store can be confirmed: run `chmod 600` \
+                 on it, unless a volume sets that mode",
+                path.display()
+            )
+        })
     }
 
     /// Whether the store holds no record at all.
@@ -131,18 +151,21 @@ fn read(path: &Path) -> Result<Option<Secret>, SecretError> {
     secret.map(Some).ok_or_else(|| SecretError::Content { path: path.to_owned() })
 }
 
-#[cfg(unix)]
 fn private(path: &Path, file: &File) -> Result<(), SecretError> {
+    let mode = mode(file).map_err(|error| SecretError::File { path: path.to_owned(), error })?;
+    if mode & OF_OTHERS != 0 { Err(SecretError::Open { path: path.to_owned(), mode }) } else { Ok(()) }
+}
+
+#[cfg(unix)]
+fn mode(file: &File) -> io::Result<u32> {
     use std::os::unix::fs::PermissionsExt as _;
-    let found = file.metadata().map_err(|error| SecretError::File { path: path.to_owned(), error })?;
-    let mode = found.permissions().mode() & 0o777;
-    if mode & 0o077 != 0 { Err(SecretError::Open { path: path.to_owned(), mode }) } else { Ok(()) }
+    Ok(file.metadata()?.permissions().mode() & 0o777)
 }
 
 /// Elsewhere the directory's rights are the file's.
 #[cfg(not(unix))]
-fn private(_: &Path, _: &File) -> Result<(), SecretError> {
-    Ok(())
+fn mode(_: &File) -> io::Result<u32> {
+    Ok(0o600)
 }
 
 /// The digits themselves are the secret, so that a configuration can name the file too: `secret = { file = "STORE.secret" }`.

@@ -115,11 +115,22 @@ async fn a_secret_that_a_crash_left_beside_an_empty_store_is_used_and_a_draft_of
 }
 
 #[tokio::test]
-async fn a_file_that_others_can_read_or_that_holds_something_else_is_refused_and_kept() {
+async fn a_file_that_its_group_can_read_is_used_and_advised_about() {
+    let place = Place::new();
+    let store = place.open();
+    for (mode, advised) in [(0o400, false), (0o600, false), (0o440, true), (0o640, true), (0o660, true)] {
+        place.put(&"0123456789abcdef".repeat(4), mode);
+        assert!(store.secret_or_new(&identity()).await.unwrap().is_some(), "{mode:o}");
+        assert_eq!(SqliteStore::secret_advice(&place.store).is_some(), advised, "{mode:o}");
+    }
+}
+
+#[tokio::test]
+async fn a_file_that_every_user_can_read_or_that_holds_something_else_is_refused_and_kept() {
     let place = Place::new();
     let store = place.open();
     let digits = "0123456789abcdef".repeat(4);
-    for open in [0o640, 0o604, 0o666] {
+    for open in [0o601, 0o604, 0o644, 0o666] {
         place.put(&digits, open);
         let error = store.secret_or_new(&identity()).await.unwrap_err();
         assert!(matches!(&error, SecretError::Open { mode, .. } if *mode == open), "{error}");

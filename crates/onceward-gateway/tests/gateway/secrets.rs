@@ -202,3 +202,22 @@ async fn a_store_that_every_user_can_read_is_warned_of_by_both_commands() {
     assert!(fine && said.contains("chmod 600"), "{said}");
     Gateway::start(folder.path(), ledger.address, &[]).logged("chmod 600");
 }
+
+#[tokio::test]
+async fn a_secret_that_its_group_can_read_is_used_with_one_warning_and_one_for_every_user_is_refused() {
+    let folder = tempfile::tempdir().unwrap();
+    let ledger = Ledger::start(folder.path());
+    drop(Gateway::start(folder.path(), ledger.address, &[]).stop());
+    let path = folder.path().join(SECRET);
+    std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o440)).unwrap();
+    let (fine, said) = check(folder.path(), &ledger);
+    let warned = said.lines().any(|line| line.starts_with("warning") && line.contains("read by its group"));
+    assert!(fine && warned, "{said}");
+    let log = Gateway::start(folder.path(), ledger.address, &[]).stop();
+    assert_eq!(log.matches("can be read by its group (mode 440)").count(), 1, "{log}");
+
+    std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o444)).unwrap();
+    let (code, said) = Gateway::refused(&mut Gateway::command(folder.path(), ledger.address));
+    assert_eq!(code, Some(1), "{said}");
+    assert!(said.contains("every user of this machine (mode 444)") && said.contains("chmod 600"), "{said}");
+}

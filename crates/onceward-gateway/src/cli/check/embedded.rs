@@ -90,6 +90,9 @@ async fn inside(store: &SqliteStore, settings: &Settings, report: &mut Report) {
         },
     };
     let kept = settings.secret.is_none();
+    if let Some(advice) = SqliteStore::secret_advice(store.path()).filter(|_| kept) {
+        report.say(Level::Warning, "secret", advice);
+    }
     let recognised = contents(Arc::new(store.clone()), settings, secret.as_ref(), report).await;
     match (recognised, &secret) {
         (Recognised::New | Recognised::Known, Some(_)) if kept => {
