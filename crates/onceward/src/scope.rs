@@ -80,6 +80,11 @@ impl Scope {
         Self(format!("{SHADOW}{}", self.0).into())
     }
 
+    /// Whether this is a tenant in that domain.
+    pub(crate) fn is_shadow(&self) -> bool {
+        self.0.starts_with(SHADOW)
+    }
+
     /// The parts, escaped and joined with commas.
     pub fn as_str(&self) -> &str {
         &self.0

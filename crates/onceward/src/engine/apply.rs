@@ -145,6 +145,15 @@ struct Believed {
     asked: Option<Instant>,
 }
 
+/// Whether an event is about the shadow of an operation, as far as that is known before the store is asked.
+fn is_of_shadow(start: &Start, event: &Event<'_>) -> bool {
+    match (start, event) {
+        (Start::Held(standing), _) => standing.record.subject.is_shadow(),
+        (Start::Load | Start::Absent, Event::Claim { claim, .. }) => claim.scope.is_shadow(),
+        (Start::Load | Start::Absent, _) => false,
+    }
+}
+
 impl Inner {
     pub(super) async fn apply(
         &self,
@@ -156,8 +165,9 @@ impl Inner {
         let (mut lost, mut backoff, mut conflicts) = (None, BACKOFF_FIRST, 0);
         let failed = |error: EngineError, lost| Failed { error, lost };
         let unseen = |error: StoreError| failed(error.into(), None);
-        let shadow = matches!(&start, Start::Held(standing) if standing.record.subject.is_shadow());
-        let mut believed = self.begin(id, start, event, patience).await.map_err(unseen)?;
+        let shadow = is_of_shadow(&start, event);
+        let unread = log::About { shadow, ..log::About::new(id, None) };
+        let mut believed = self.begin(id, unread, start, event, patience).await.map_err(unseen)?;
         while conflicts < CONFLICTS_MAX {
             let standing = believed.standing.as_ref();
             let expected = standing.map(|standing| standing.version);
@@ -185,7 +195,7 @@ impl Inner {
                         let gone = Believed { standing: None, asked: None, ..believed };
                         return Ok(self.applied(id, event, told, gone, Wrote::Record));
                     }
-                    believed = self.look(id, patience).await.map_err(unseen)?;
+                    believed = self.look(id, unread, patience).await.map_err(unseen)?;
                     conflicts += 1;
                     continue;
                 }
@@ -215,7 +225,7 @@ impl Inner {
                         sleep(backoff).await;
                         backoff = (backoff * 2).min(BACKOFF_MAX);
                     }
-                    let looked = self.look(id, patience).await;
+                    let looked = self.look(id, unread, patience).await;
                     believed = looked.map_err(|error| failed(error.into(), lost))?;
                 }
                 Err(error @ (StoreError::Unavailable { .. } | StoreError::Overloaded { .. })) => {
@@ -236,7 +246,7 @@ impl Inner {
                     self.observe("", id, Observation::StoreError);
                     // The caller of a settlement logs what it does about it.
                     if !matches!(event, Event::Settle { .. }) {
-                        self.tell_of_record(id, record, &error);
+                        self.tell_of_record(id, log::About { shadow, ..log::About::new(id, record) }, &error);
                     }
                     return Err(failed(error.into(), lost));
                 }
@@ -250,6 +260,7 @@ impl Inner {
     async fn begin(
         &self,
         id: RecordId,
+        unread: log::About<'_>,
         start: Start,
         event: &Event<'_>,
         patience: Patience,
@@ -264,7 +275,7 @@ impl Inner {
             (Start::Held(standing), Some(moment)) => {
                 Ok(Believed { standing: Some(standing), moment, asked: None })
             }
-            (Start::Load | Start::Absent | Start::Held(_), _) => self.look(id, patience).await,
+            (Start::Load | Start::Absent | Start::Held(_), _) => self.look(id, unread, patience).await,
         }
     }
 
@@ -273,8 +284,14 @@ impl Inner {
         Believed { standing: seen.record.map(Standing::from), moment, asked: Some(sent) }
     }
 
-    /// Reads a record, and asks a store that is away again for as long as that may take.
-    async fn look(&self, id: RecordId, patience: Patience) -> Result<Believed, StoreError> {
+    /// Reads a record, and asks a store that is away again for as long as that may take. One that cannot be read is told of as
+    /// `unread` says.
+    async fn look(
+        &self,
+        id: RecordId,
+        unread: log::About<'_>,
+        patience: Patience,
+    ) -> Result<Believed, StoreError> {
         let mut backoff = BACKOFF_FIRST;
         loop {
             let error = match self.within(patience, self.store.load(id)).await {
@@ -287,7 +304,7 @@ impl Inner {
             self.observe("", id, Observation::StoreError);
             let hopeless = matches!(error, StoreError::Unreadable { .. } | StoreError::Refused { .. });
             if hopeless {
-                self.tell_of_record(id, None, &error);
+                self.tell_of_record(id, unread, &error);
             } else {
                 self.outages.failed(Call::Read, &error);
             }
@@ -318,8 +335,7 @@ impl Inner {
     }
 
     /// What the store says about one record, and not about itself.
-    fn tell_of_record(&self, id: RecordId, record: Option<&Record>, error: &StoreError) {
-        let about = log::About::new(id, record);
+    fn tell_of_record(&self, id: RecordId, about: log::About<'_>, error: &StoreError) {
         match error {
             StoreError::Unreadable { why, .. } if self.outages.is_first_sight(id) => {
                 log::unreadable(about, why);
@@ -359,7 +375,10 @@ impl Inner {
             self.observe(route, id, Observation::Fenced);
         }
         let about = log::About::new(id, standing.as_ref().map(|standing| &*standing.record));
-        log::applied(about, &log::Applied { event, answer: &answer, notice, from, wrote, lost });
+        log::applied(
+            log::About { shadow, ..about },
+            &log::Applied { event, answer: &answer, notice, from, wrote, lost },
+        );
         if let (Some(standing), Some(asked)) = (&standing, asked) {
             self.cache.keep(id, &standing.record, asked);
             if let Some(shared) = &self.shared {

@@ -15,14 +15,17 @@ use crate::{OperationId, RecordId};
 /// Which operation a line is about, as far as that is known.
 #[derive(Clone, Copy)]
 pub(super) struct About<'a> {
-    operation: OperationId,
-    record: Option<&'a Record>,
+    pub(super) operation: OperationId,
+    pub(super) record: Option<&'a Record>,
+    /// Whether it is no operation but the shadow of one, though its record may be gone, or not be readable. Its request went
+    /// through and its retries do: lines that say otherwise are not written about it.
+    pub(super) shadow: bool,
 }
 
 impl<'a> About<'a> {
     pub(super) fn new(id: RecordId, record: Option<&'a Record>) -> Self {
         let operation = record.map_or(OperationId::bare(id), |record| record.operation(id));
-        Self { operation, record }
+        Self { operation, record, shadow: record.is_some_and(|record| record.subject.is_shadow()) }
     }
 
     fn text(&self, read: impl FnOnce(&'a Record) -> &'a str) -> Option<&'a str> {
@@ -84,8 +87,7 @@ impl Applied<'_> {
 
 /// What an operator must hear of a step, in at most one line.
 pub(super) fn applied(about: About<'_>, step: &Applied<'_>) {
-    // Nothing was promised to the client of a request that is only observed.
-    if about.record.is_some_and(|record| record.subject.is_shadow()) {
+    if about.shadow {
         return;
     }
     let state = about.record.map(|record| &record.state);
@@ -214,6 +216,9 @@ pub(super) fn replaced(about: About<'_>, by: &str, reason: &str) {
 
 /// The service was not reached, or the work was not begun.
 pub(super) fn not_executed(about: About<'_>, cause: &str) {
+    if about.shadow {
+        return;
+    }
     line!(
         warn,
         about,
@@ -225,6 +230,9 @@ pub(super) fn not_executed(about: About<'_>, cause: &str) {
 
 /// What was done is not in the store yet.
 pub(super) fn not_stored(about: About<'_>, error: &EngineError) {
+    if about.shadow {
+        return;
+    }
     line!(
         error,
         about,
@@ -236,6 +244,9 @@ pub(super) fn not_stored(about: About<'_>, error: &EngineError) {
 
 /// What was done will not be in the store.
 pub(super) fn never_stored(about: About<'_>, outcome: &Outcome, error: &EngineError) {
+    if about.shadow {
+        return;
+    }
     let (outcome, why) = match outcome {
         Outcome::Completed(_) => ("completed", None),
         Outcome::Retryable(why) => ("retryable", Some(why.as_str())),
@@ -254,12 +265,18 @@ pub(super) fn never_stored(about: About<'_>, outcome: &Outcome, error: &EngineEr
 
 /// It took long, and is in the store now.
 pub(super) fn stored_late(about: About<'_>) {
+    if about.shadow {
+        return;
+    }
     let state = about.record.map(|record| record.state.name());
     line!(info, about, state, "the outcome of an operation is stored now: retries are answered again");
 }
 
 /// The store failed while work ran.
 pub(super) fn not_renewed(about: About<'_>, error: &EngineError) {
+    if about.shadow {
+        return;
+    }
     line!(
         warn,
         about,
@@ -271,6 +288,9 @@ pub(super) fn not_renewed(about: About<'_>, error: &EngineError) {
 
 /// A reservation was let go of.
 pub(super) fn dropped(about: About<'_>) {
+    if about.shadow {
+        return;
+    }
     line!(
         warn,
         about,
@@ -281,6 +301,9 @@ pub(super) fn dropped(about: About<'_>) {
 
 /// A record is damaged, or of a newer version.
 pub(super) fn unreadable(about: About<'_>, cause: &dyn fmt::Display) {
+    if about.shadow {
+        return;
+    }
     line!(
         error,
         about,

@@ -1,64 +1,20 @@
 //! What operators read: one line for each incident, in the words of `docs/operations.md`.
 
-use std::io::Write;
-use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use onceward::event::Resolution;
 use onceward::{Claimed, Engine, MemoryStore, Outcome, Ran, Reply};
 use onceward_testkit::{Fault, FaultyStore, Method};
-use serde_json::{Value, json};
+use serde_json::json;
 use tracing::Instrument as _;
-use tracing::subscriber::DefaultGuard;
 
+use super::log::Log;
 use super::{Ledger, SECOND, claim, claim_of, clock, engine, engine_on, id, pay, retry};
 
 const UNKNOWN: &str = "the outcome of an operation is unknown: it may have been executed, and retries are refused until it is resolved";
 const KNOWN: &str = "an unknown outcome is known now: retries are answered again";
 const FAILS: &str = "the store fails: requests with a key are refused until it answers";
 const ANSWERS: &str = "the store answers again";
-
-/// What is logged on this thread while it lives.
-struct Log {
-    written: Written,
-    _listening: DefaultGuard,
-}
-
-#[derive(Clone, Default)]
-struct Written(Arc<Mutex<Vec<u8>>>);
-
-impl Write for Written {
-    fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
-        self.0.lock().unwrap().write(bytes)
-    }
-
-    fn flush(&mut self) -> std::io::Result<()> {
-        Ok(())
-    }
-}
-
-impl Log {
-    fn listen() -> Self {
-        let written = Written::default();
-        let writer = written.clone();
-        let subscriber = tracing_subscriber::fmt()
-            .json()
-            .flatten_event(true)
-            .with_max_level(tracing::Level::INFO)
-            .with_writer(move || writer.clone())
-            .finish();
-        Self { written, _listening: tracing::subscriber::set_default(subscriber) }
-    }
-
-    fn lines(&self) -> Vec<Value> {
-        let text = String::from_utf8(self.written.0.lock().unwrap().clone()).unwrap();
-        text.lines().map(|line| serde_json::from_str(line).unwrap()).collect()
-    }
-
-    fn messages(&self) -> Vec<String> {
-        self.lines().iter().map(|line| line["message"].as_str().unwrap().to_owned()).collect()
-    }
-}
 
 async fn faulty(script: impl IntoIterator<Item = (Method, u64, Fault)>) -> Engine {
     let script: Vec<_> = script.into_iter().collect();

@@ -5,6 +5,8 @@ mod attach;
 mod faults;
 mod identity;
 mod limits;
+#[path = "../support/log.rs"]
+mod log;
 mod logs;
 mod operating;
 mod regressions;

@@ -12,6 +12,8 @@ mod fault;
 mod h2;
 mod handled;
 mod keys;
+#[path = "../support/log.rs"]
+mod log;
 mod observe;
 mod outcome;
 mod protocol_doc;

@@ -5,9 +5,10 @@ use std::sync::Arc;
 use onceward::http::{How, KeyRule, Mode, Policy, Routes};
 use onceward::store::{Entry, Filter, Scan, Store as _, Which};
 use onceward::{EngineOptions, Instance, Limits, Observation, Record, State, Sweeping};
-use onceward_testkit::{Fault, FaultyStore};
+use onceward_testkit::{Fault, FaultyStore, Method};
 
 use super::counted::Heard;
+use super::log::Log;
 use super::{Got, SECOND, World, doing, memory, options, post, with, without, world_with};
 
 fn watching() -> Policy {
@@ -261,4 +262,67 @@ async fn shadows_that_an_earlier_version_left_unknown_are_ended_soon_after_the_s
     onceward::time::sleep(SECOND * 26 * 3600).await;
     let left: Vec<_> = in_state(&again, None).await.iter().map(|entry| entry.id).collect();
     assert_eq!(left, [id]);
+}
+
+/// What is logged about the records of observed requests that a faulty store keeps. Lines about the store itself are left out.
+async fn logged_about(what: &'static str, policy: Policy, plan: fn(Method, u64) -> Fault) -> Vec<String> {
+    let store = FaultyStore::new(memory(), move |call| plan(call.method, call.nth));
+    let world = world_with(store, options(), policy).await;
+    let log = Log::listen();
+    for _ in 0..2 {
+        let sender = world.clone();
+        let sent = tokio::spawn(async move { sender.send(doing(what, "k", "{}")).await });
+        assert_eq!(sent.await.is_err(), what == "panic");
+        // Longer than an outcome is tried to be stored.
+        onceward::time::sleep(Limits::default().settle_give_up + SECOND * 60).await;
+    }
+    let mut lines = log.messages();
+    lines.retain(|line| !line.starts_with("the store "));
+    lines
+}
+
+#[tokio::test(start_paused = true)]
+async fn nothing_is_logged_about_a_shadow_that_would_be_false_because_its_request_went_through() {
+    let soon = Policy { retention: SECOND, grace: SECOND, ..watching() };
+    let late = Policy { lease: SECOND * 4, timeout: SECOND * 4, ..watching() };
+    let fine = |_, _| Fault::None;
+    let mut logged = Vec::new();
+    for (what, policy, plan) in [
+        ("status:503", watching(), fine as fn(Method, u64) -> Fault),
+        ("panic", watching(), fine),
+        ("slow:100", watching(), fine),
+        // Its record is gone when the answer comes.
+        ("slow:100", soon, fine),
+        // The first swap is the identity's, the second the claim's.
+        ("", watching(), |method, nth| match (method, nth) {
+            (Method::Swap, 3..40) => Fault::Unavailable,
+            _ => Fault::None,
+        }),
+        ("status:429", watching(), |method, nth| match (method, nth) {
+            (Method::Swap, 3..) => Fault::Unavailable,
+            _ => Fault::None,
+        }),
+        ("slow:50", watching(), |method, nth| match (method, nth) {
+            (Method::Swap, 3..40) => Fault::Unavailable,
+            _ => Fault::None,
+        }),
+        ("", watching(), |method, nth| match (method, nth) {
+            (Method::Swap, 3..) => Fault::Refused,
+            _ => Fault::None,
+        }),
+        ("", watching(), |method, nth| match (method, nth) {
+            (Method::Swap, 1) => Fault::None,
+            (Method::Swap | Method::Load, _) => Fault::Unreadable,
+            _ => Fault::None,
+        }),
+        // Too late to begin, if it were protected.
+        ("", late, |method, nth| match (method, nth) {
+            (Method::Swap, 2) => Fault::Slow { before: SECOND * 3, after: SECOND / 2 },
+            _ => Fault::None,
+        }),
+    ] {
+        logged.push((what, logged_about(what, policy, plan).await));
+    }
+    logged.retain(|(_, lines)| !lines.is_empty());
+    assert!(logged.is_empty(), "{logged:#?}");
 }
