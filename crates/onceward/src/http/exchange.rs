@@ -10,6 +10,7 @@ use ::http::{
 };
 use http_body::Body as HttpBody;
 use tower_service::Service;
+use tracing::{Instrument as _, Span};
 
 use super::admit::Ticket;
 use super::body::{Body, Read, Whole, read};
@@ -436,12 +437,12 @@ where
     B: Send + 'static,
     R: Send + 'static,
 {
-    let passing = tokio::spawn(async move {
+    let passing = async move {
         std::future::poll_fn(|context| inner.poll_ready(context)).await?;
         let response = inner.call(request).await?;
         Ok(response.map(|body| Body::entered(body, entry)))
-    });
-    match passing.await {
+    };
+    match tokio::spawn(passing.instrument(Span::current())).await {
         Ok(answered) => answered,
         Err(error) => match error.try_into_panic() {
             Ok(panic) => std::panic::resume_unwind(panic),

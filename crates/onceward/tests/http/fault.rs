@@ -5,7 +5,9 @@ use std::time::Duration;
 use onceward::RecordId;
 use onceward::http::{KeyRule, Policy, StoreDown};
 use onceward_testkit::{Call, Fault, FaultyStore, Method};
+use tracing::Instrument as _;
 
+use super::log::Log;
 use super::{SECOND, World, doing, memory, post, world_on};
 
 /// Where a store remembers its identity, without which no engine opens.
@@ -187,4 +189,16 @@ async fn a_request_that_was_sent_is_never_said_not_to_have_been_executed() {
     assert_eq!(world.ledger(), 1);
     assert_eq!(got.problem(), (502, "idempotency_outcome_unknown".to_owned()));
     assert_eq!(got.header("onceward-outcome"), Some("unknown"));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_request_that_passes_unprotected_is_logged_in_its_own_span() {
+    let world = failing(Fault::Unavailable, pass()).await;
+    let log = Log::listen();
+    let span = tracing::info_span!("request", trace_id = "4bf92f3577b34da6a3ce929d0e0e4736");
+    let got = world.send(doing("log", "k", "{}")).instrument(span).await;
+    assert_eq!(got.header("onceward-store"), Some("unavailable"));
+    let lines = log.lines();
+    let line = lines.iter().find(|line| line["message"] == "the service was called").unwrap();
+    assert_eq!(line["span"]["trace_id"], "4bf92f3577b34da6a3ce929d0e0e4736");
 }

@@ -99,6 +99,7 @@ impl Upstream {
                 response = response.header("onceward-outcome", word).status(status.parse::<u16>().unwrap());
             }
             "panic" => std::panic::resume_unwind(Box::new("on purpose")),
+            "log" => tracing::info!("the service was called"),
             "late" => return Err(Broke::Late),
             "off" => return Err(Broke::Off),
             "broken" => end = End::Broken,
