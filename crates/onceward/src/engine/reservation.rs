@@ -11,7 +11,7 @@ use super::apply::{Applied, Failed, Patience, Standing, Start};
 use super::operate::{By, Settled, settled};
 use super::running::Kept;
 use super::{EngineError, Inner, log};
-use crate::event::{Answer, Event};
+use crate::event::{Answer, Event, Moment, Refusal};
 use crate::outcome::{Outcome, RecoveryPoint};
 use crate::record::{Fence, Record};
 use crate::time::Stopwatch;
@@ -40,6 +40,15 @@ impl Held {
     /// What the record says, without a copy of all of it.
     pub(super) fn read<T>(&self, what: impl FnOnce(&Record) -> T) -> T {
         what(&self.standing().record)
+    }
+
+    /// What a retry is told of the record as it stands.
+    pub(super) fn refusal(&self) -> Refusal {
+        let now = self.inner.store_clock.estimate();
+        self.read(|record| {
+            let at = Moment { now: record.created_at, expiry_now: record.created_at };
+            record.refusal(now.unwrap_or(at))
+        })
     }
 
     /// How long this tenure lasts without being renewed.

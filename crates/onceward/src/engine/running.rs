@@ -211,7 +211,7 @@ impl Inner {
             Outcome::Completed(_) => String::new(),
             Outcome::Retryable(why) | Outcome::Unknown(Unsure { why, .. }) => why.clone(),
         };
-        let done = outcome.is_done();
+        let (done, released) = (outcome.is_done(), matches!(outcome, Outcome::Retryable(_)));
         match held.settle(outcome, self.limits.settle_patience).await {
             Ok(Settled::Completed { reply, expires_at, by: By::This }) => {
                 self.observe(&claim.route, held.id, Observation::Completed);
@@ -224,7 +224,8 @@ impl Inner {
             }
             Ok(Settled::Unknown) => {
                 self.observe(&claim.route, held.id, Observation::Lost);
-                Ran::Unknown(why)
+                // This attempt did nothing, but an earlier one may have: the caller is told what any retry would be.
+                if released { Ran::Refused(held.refusal()) } else { Ran::Unknown(why) }
             }
             Ok(Settled::Fenced) => self.answer_from_record(held.id, claim).await,
             // Trying again would be refused again, and a lapse would forget that the work was done.

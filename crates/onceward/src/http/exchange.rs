@@ -292,6 +292,8 @@ impl<C> Exchange<C> {
                     self.refused(&Problem::EncodingNotAccepted { coding })
                 }
             },
+            // The service was called and did nothing, but an earlier attempt may have done it.
+            (Ran::Refused(refusal), Some(Seen::Released(_))) => self.unanswered(&Problem::of(refusal)),
             (Ran::Refused(refusal), _) => self.refused(&match (Problem::of(refusal), policy.in_progress) {
                 (Problem::InProgress { retry_after }, InProgress::Accepted) => {
                     let location = self.shared.links.status_of(&self.ticket.key);

@@ -8,7 +8,7 @@ use onceward_testkit::{Call, Fault, FaultyStore, Method};
 use tracing::Instrument as _;
 
 use super::log::Log;
-use super::{SECOND, World, doing, memory, post, world_on};
+use super::{Got, SECOND, World, doing, memory, post, world_on};
 
 /// Where a store remembers its identity, without which no engine opens.
 const IDENTITY: RecordId = RecordId::from_bytes([0; 16]);
@@ -75,6 +75,26 @@ async fn a_record_that_cannot_be_read_is_never_taken_for_absent() {
     }
 }
 
+/// The client is told that there was an answer, and that it could not be stored.
+fn was_not_stored(got: &Got) {
+    assert_eq!(got.problem(), (504, "idempotency_outcome_unknown".to_owned()));
+    assert_eq!(got.json()["next_action"], "wait");
+    let detail = got.json()["detail"].to_string();
+    assert!(detail.contains("The service answered, but its answer could not be stored"), "{detail}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_release_that_could_not_be_stored_is_not_given_and_the_next_try_executes_once_it_is() {
+    let store = FaultyStore::new(memory(), |call| match (call.method, call.nth) {
+        (Method::Swap, 3..30) => Fault::Unavailable,
+        _ => Fault::None,
+    });
+    let world = world_on(store, Policy::default()).await;
+    was_not_stored(&world.send(doing("status:429", "k", "{}")).await);
+    onceward::time::sleep(std::time::Duration::from_secs(60)).await;
+    assert_eq!((world.send(post("k", "{}")).await.status, world.ledger()), (201, 2));
+}
+
 #[tokio::test(start_paused = true)]
 async fn an_answer_that_could_not_be_stored_is_never_given_and_the_stored_one_is_later() {
     let store = FaultyStore::new(memory(), |call| match (call.method, call.nth) {
@@ -84,10 +104,7 @@ async fn an_answer_that_could_not_be_stored_is_never_given_and_the_stored_one_is
     });
     let world = world_on(store, Policy::default()).await;
     let got = world.send(doing("", "k", "{}")).await;
-    assert_eq!(got.problem(), (504, "idempotency_outcome_unknown".to_owned()));
-    assert_eq!(got.json()["next_action"], "wait");
-    let detail = got.json()["detail"].to_string();
-    assert!(detail.contains("The service answered, but its answer could not be stored"), "{detail}");
+    was_not_stored(&got);
     onceward::time::sleep(std::time::Duration::from_secs(60)).await;
     assert!(world.send(post("k", "{}")).await.is_replay());
     assert_eq!(world.ledger(), 1);

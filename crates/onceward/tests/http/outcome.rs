@@ -81,6 +81,14 @@ async fn proof_that_the_last_attempt_did_nothing_is_not_called_retryable_where_a
         let record = world.engine.load(id_of(&world, "k")).await.unwrap().unwrap().record;
         assert_eq!((record.attempt, record.state.name()), (2, "unknown"), "{what}");
         assert_eq!((got.problem().1.as_str(), outcome(&got)), (UNKNOWN, "unknown"), "{what}");
+        // It is told what its next try will be told, and not that an answer was missing or could not be stored.
+        let retry = world.send(post("k", "{}")).await;
+        assert_eq!((got.status, got.json()), (409, retry.json()), "{what}");
+        assert_eq!(got.json()["next_action"], "wait", "{what}");
+        assert!(got.header("retry-after").is_some(), "{what}");
+        let sent = what != "refused";
+        assert_eq!(got.handled.how.name(), if sent { "unanswered" } else { "refused" }, "{what}");
+        assert_eq!(world.ledger(), 1 + u64::from(sent), "{what}");
     }
 }
 
