@@ -188,6 +188,8 @@ impl LostClaims {
         for (claim, found) in looked_for {
             let again = match found {
                 Found::Ended => None,
+                // Where the store is away, no claim's time is over.
+                Found::NotYet if away => Some(claim),
                 Found::NotYet => claim.again(now),
                 Found::Away => Some(LostClaim { pause: Duration::ZERO, ..claim }),
             };

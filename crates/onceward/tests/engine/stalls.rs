@@ -435,5 +435,36 @@ async fn a_store_that_panics_while_a_claim_is_looked_for_does_not_lose_the_claim
     assert!(told.is_err(), "{told:?}");
     sleep(MINUTE * 3).await;
     let state = memory.load(id()).await.unwrap().record.map(|stamped| stamped.record.state.name());
+
+#[tokio::test(start_paused = true)]
+async fn a_claim_whose_time_is_over_when_the_store_is_away_for_another_is_looked_for_on() {
+    let (lost, away) = (Arc::new(AtomicBool::new(false)), Arc::new(AtomicBool::new(false)));
+    let (loses, is_away, memory) = (lost.clone(), away.clone(), MemoryStore::with_clock(clock()));
+    let store = Arc::new(FaultyStore::new(memory.clone(), move |call| match call.method {
+        Method::Swap if loses.load(Ordering::SeqCst) => Fault::LandsWhenTold,
+        Method::Load if loses.load(Ordering::SeqCst) => Fault::Unavailable,
+        // One claim is found not to be there; the look for the other one fails.
+        Method::Load if is_away.load(Ordering::SeqCst) && call.id != Some(id()) => Fault::Unavailable,
+        _ => Fault::None,
+    }));
+    let engine = Engine::open(store.clone(), identity_of_tests(), options(1)).await.unwrap();
+    lost.store(true, Ordering::SeqCst);
+    let told = tokio::join!(
+        engine.run(claim(), async |_| panic!("must not execute")),
+        engine.run(claim_of("another", "b"), async |_| panic!("must not execute")),
+    );
+    assert!(told.0.is_err() && told.1.is_err(), "{told:?}");
+    lost.store(false, Ordering::SeqCst);
+    // From this write on both are looked for at the same times, the last one after five minutes.
+    engine.run(claim_of("third", "b"), async |_| Outcome::completed(Reply::new("x"))).await.unwrap();
+    sleep(SECOND * 290).await;
+    away.store(true, Ordering::SeqCst);
+    sleep(SECOND * 30).await;
+    away.store(false, Ordering::SeqCst);
+    store.land().await;
+    sleep(MINUTE * 3).await;
+    let state = memory.load(id()).await.unwrap().record.map(|stamped| stamped.record.state.name());
+    assert_eq!(state, Some("failed_retryable"));
+}
     assert_eq!(state, Some("failed_retryable"));
 }
