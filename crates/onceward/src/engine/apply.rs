@@ -154,6 +154,13 @@ fn is_of_shadow(start: &Start, event: &Event<'_>) -> bool {
     }
 }
 
+/// The shortest lease that an event may write: what is known of the time must be enough for it.
+fn lease_of(standing: Option<&Standing>, event: &Event<'_>) -> Duration {
+    let held = standing.map(|standing| standing.record.terms.lease);
+    let claimed = if let Event::Claim { claim, .. } = event { Some(claim.terms.lease) } else { None };
+    held.into_iter().chain(claimed).min().unwrap_or(Claim::MIN_LEASE)
+}
+
 impl Inner {
     pub(super) async fn apply(
         &self,
@@ -240,7 +247,14 @@ impl Inner {
                     }
                     sleep(backoff).await;
                     backoff = (backoff * 2).min(BACKOFF_MAX);
-                    believed.moment = self.store_clock.estimate().unwrap_or(believed.moment);
+                    let lease = lease_of(believed.standing.as_ref(), event);
+                    match self.store_clock.estimate_at(self.store_clock.read(), lease) {
+                        Some(moment) => believed.moment = moment,
+                        None => {
+                            let looked = self.look(id, unread, patience).await;
+                            believed = looked.map_err(|error| failed(error.into(), lost))?;
+                        }
+                    }
                 }
                 Err(error @ (StoreError::Unreadable { .. } | StoreError::Refused { .. })) => {
                     self.observe("", id, Observation::StoreError);
@@ -265,11 +279,11 @@ impl Inner {
         event: &Event<'_>,
         patience: Patience,
     ) -> Result<Believed, StoreError> {
-        let lease = match (&start, event) {
-            (Start::Held(standing), _) => standing.record.terms.lease,
-            (Start::Load | Start::Absent, Event::Claim { claim, .. }) => claim.terms.lease,
-            (Start::Load | Start::Absent, _) => Claim::MIN_LEASE,
+        let held = match &start {
+            Start::Held(standing) => Some(standing),
+            Start::Load | Start::Absent => None,
         };
+        let lease = lease_of(held, event);
         match (start, self.store_clock.estimate_at(patience.now, lease)) {
             (Start::Absent, Some(moment)) => Ok(Believed { standing: None, moment, asked: None }),
             (Start::Held(standing), Some(moment)) => {

@@ -97,6 +97,34 @@ async fn an_answer_settled_after_a_suspension_is_not_already_expired() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn an_answer_whose_settlement_is_tried_again_after_a_suspension_is_not_already_expired() {
+    let (clock, mut settlements) = (clock(), 0);
+    let (suspended, memory) = (clock.clone(), MemoryStore::with_clock(clock.clone()));
+    let store = FaultyStore::new(memory, move |call| {
+        if call.method != Method::Swap || call.id != Some(id()) {
+            return Fault::None;
+        }
+        settlements += 1;
+        if settlements != 2 {
+            return Fault::None;
+        }
+        // The store is not reached, and the machine is suspended before the next try.
+        suspended.advance(MINUTE * 3);
+        Fault::Unavailable
+    });
+    let options = options(1).clock(clock);
+    let engine = Engine::open(Arc::new(store), identity_of_tests(), options).await.unwrap();
+    let ledger = Ledger::default();
+    let terms = Terms { retention: MINUTE, grace: Duration::ZERO, ..Terms::default() };
+    for _ in 0..2 {
+        let worker = ledger.clone();
+        let claim = claim().terms(terms.clone()).unwrap();
+        engine.run(claim, async move |_| worker.execute()).await.unwrap();
+    }
+    assert_eq!(ledger.count(), 1, "the answer was expired when it was written, and the retry executed");
+}
+
+#[tokio::test(start_paused = true)]
 async fn an_answer_settled_after_a_day_of_suspension_outlives_a_restart() {
     let (engine, store, clock) = engine().await;
     let ledger = Ledger::default();
