@@ -94,10 +94,11 @@ impl StoreClock {
     /// The store told its time in answer to what was sent at `sent`. Returns the moment that was told: it is past by now, but
     /// never later than the store's time.
     pub(crate) fn saw(&self, now: Timestamp, sent: Instant) -> Moment {
+        let mut sight = self.sight();
+        // Read under the lock: of two answers at once, the one that is applied last has the later reading.
         let reading = self.read();
         let at = reading.at;
         let told = Bounds { at, earliest: now, latest: now.after(at.saturating_duration_since(sent)) };
-        let mut sight = self.sight();
         let known = sight.get_or_insert(Sight { last: told, local: reading.wall, slowest: told });
         let last = if known.is_counted(reading) { told.and(known.last) } else { told };
         (known.last, known.local) = (last, reading.wall);
@@ -159,6 +160,32 @@ mod tests {
             let slept = Duration::from_secs(self.1.load(std::sync::atomic::Ordering::Relaxed));
             Timestamp::from_micros(0).after(instant().duration_since(self.0)).after(slept)
         }
+    }
+
+    /// A wall clock that notes whether another answer could be applied while it is read.
+    #[derive(Default)]
+    struct Watched {
+        clock: std::sync::OnceLock<StoreClock>,
+        unlocked: std::sync::atomic::AtomicBool,
+    }
+
+    impl Clock for Watched {
+        fn now(&self) -> Timestamp {
+            if self.clock.get().is_some_and(|clock| clock.sight.try_lock().is_ok()) {
+                self.unlocked.store(true, std::sync::atomic::Ordering::Relaxed);
+            }
+            at(0)
+        }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn no_other_answer_is_applied_between_the_reading_of_this_machines_clocks_and_its_own() {
+        let watched = Arc::new(Watched::default());
+        let clock = watched.clock.get_or_init(|| StoreClock::new(watched.clone()));
+        for hour in 0..2 {
+            clock.saw(at(hour), instant());
+        }
+        assert!(!watched.unlocked.load(std::sync::atomic::Ordering::Relaxed));
     }
 
     fn clock() -> (StoreClock, Arc<Wall>) {
