@@ -56,6 +56,10 @@ pub enum Operated {
 }
 
 impl Engine {
+    /// Pages of the store that one call of [`Self::list`] looks through for a record. Stores look at some ten thousand records
+    /// for each, so a call looks at about a million, which takes seconds.
+    pub const LIST_PAGES_MAX: usize = 100;
+
     /// The record behind an id, with its version.
     pub async fn load(&self, id: RecordId) -> Result<Option<Stamped>, EngineError> {
         let (seen, sent) = self.inner.load(id).await?;
@@ -73,16 +77,18 @@ impl Engine {
 
     /// Lists records, of every namespace in the store. The store's own note of its identity is not one.
     ///
-    /// A page without records has no next one. A store's own page can: where the note was all that fitted, or where the store
-    /// looked at as many records as one page may cost and none was asked for. Then the search goes on, a page at a time; drop
-    /// the future to give it up.
+    /// A store's own page may have no records and still have a next one: where the note was all that fitted, or where the store
+    /// looked at as many records as one page may cost and none was asked for. Then the search goes on, for at most
+    /// [`Self::LIST_PAGES_MAX`] pages. So a page without records is the end only where it has no next one.
     pub async fn list(&self, mut scan: Scan) -> Result<Page, EngineError> {
+        let mut pages = 0;
         loop {
             let mut page = self.inner.scan(scan.clone()).await?;
             page.entries.retain(|entry| entry.id != RecordId::IDENTITY);
+            pages += 1;
             // A cursor that does not move would be followed for ever.
             let goes_on = page.next.is_some() && page.next != scan.after;
-            if !page.entries.is_empty() || !goes_on {
+            if !page.entries.is_empty() || !goes_on || pages == Self::LIST_PAGES_MAX {
                 return Ok(page);
             }
             scan.after = page.next;

@@ -1,11 +1,13 @@
 //! Invariant 9: every buffer, queue, wait and list has a named limit, and nonsense is refused with its value.
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
+use onceward::store::{Cursor, Filter, Page, Scan, Seen, Store, StoreFuture, Swapped, Version, Which};
 use onceward::{
-    Claim, ClaimError, Engine, EngineError, Limits, MemoryStore, OnLapse, OpenError, OptionsError, Outcome,
-    Ran, Refusal, Reply, Sweeping, Terms,
+    Claim, ClaimError, Clock as _, Engine, EngineError, Limits, MemoryStore, OnLapse, OpenError,
+    OptionsError, Outcome, Ran, Record, RecordId, Refusal, Reply, Sweeping, Terms,
 };
 use tokio::sync::oneshot;
 
@@ -128,4 +130,46 @@ fn claims_that_make_no_sense_are_refused_with_their_value() {
     assert!(claim().route("").is_err());
     assert!(claim().route(&"r".repeat(Claim::MAX_ROUTE_BYTES)).is_ok());
     assert!(claim().route(&"r".repeat(Claim::MAX_ROUTE_BYTES + 1)).is_err());
+}
+
+/// A store in which nothing that is asked for is found, page after page.
+struct Barren(MemoryStore, AtomicU64);
+
+impl Store for Barren {
+    fn load(&self, id: RecordId) -> StoreFuture<'_, Seen> {
+        self.0.load(id)
+    }
+    fn swap(&self, id: RecordId, expect: Option<Version>, next: Record) -> StoreFuture<'_, Swapped> {
+        self.0.swap(id, expect, next)
+    }
+    fn scan(&self, scan: Scan) -> StoreFuture<'_, Page> {
+        if matches!(scan.which, Which::Due(_)) {
+            return self.0.scan(scan);
+        }
+        let number = self.1.fetch_add(1, Ordering::SeqCst) + 1;
+        let next = Some(Cursor::from_bytes(number.to_be_bytes()));
+        Box::pin(async move {
+            // It takes a while, so that a search without an end is noticed.
+            onceward::time::sleep(Duration::from_millis(1)).await;
+            Ok(Page { now: clock().now(), entries: Vec::new(), next })
+        })
+    }
+    fn forget(&self, records: Vec<(RecordId, Version)>) -> StoreFuture<'_, usize> {
+        self.0.forget(records)
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn invariant_09_a_list_that_finds_nothing_ends_after_so_many_pages_and_says_where_to_go_on() {
+    let store = Arc::new(Barren(MemoryStore::with_clock(clock()), AtomicU64::new(0)));
+    let engine = Engine::open(store.clone(), identity_of_tests(), options(1)).await.unwrap();
+    let mut after = None;
+    for part in 1..=3 {
+        let scan = Scan { which: Which::Filter(Filter::default()), after, limit: 10 };
+        let page = tokio::time::timeout(SECOND, engine.list(scan)).await.unwrap().unwrap();
+        let looked = part * Engine::LIST_PAGES_MAX as u64;
+        assert_eq!((page.entries.len(), store.1.load(Ordering::SeqCst)), (0, looked));
+        assert_eq!(page.next, Some(Cursor::from_bytes(looked.to_be_bytes())));
+        after = page.next;
+    }
 }
