@@ -15,6 +15,10 @@ use crate::event::{Answer, Event, Write};
 use crate::store::{Cursor, Due, Scan, Which};
 use crate::time::{instant, sleep};
 
+/// How often unknown shadows are looked for after the first time. This version leaves none, but an earlier one may share the
+/// store. Seldom, because every unknown outcome is looked at for it.
+const SHADOWS_EVERY: Duration = Duration::from_secs(60 * 60);
+
 /// What one batch came to.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct SweepReport {
@@ -60,19 +64,26 @@ pub(super) fn start(inner: &Arc<Inner>) {
 }
 
 async fn keep_sweeping(inner: Weak<Inner>, due: Due, every: Duration) {
-    let (mut pause, mut after) = (every, None);
+    let (mut pause, mut after, mut next_pass) = (every, None, instant());
     loop {
         sleep(pause).await;
         let Some(inner) = inner.upgrade() else { return };
         if *inner.stop.borrow() != Stage::Open {
             return;
         }
+        if instant() < next_pass {
+            continue;
+        }
         (pause, after) = match inner.sweep(due, after).await {
             // There is more, and the claims come first.
             Ok((_, Some(next))) => (inner.sweeping.pause, Some(next)),
-            // Only shadows are ended among the unknown, which earlier versions left there. This one leaves none.
-            Ok((_, None)) if due == Due::Reconcile => return,
-            Ok((_, None)) => (every, None),
+            Ok((_, None)) => {
+                // Only shadows are ended among the unknown.
+                if due == Due::Reconcile {
+                    next_pass = instant() + SHADOWS_EVERY;
+                }
+                (every, None)
+            }
             Err(error) => {
                 tracing::debug!(?due, %error, "sweeping failed, and is tried again later");
                 (every, None)

@@ -52,8 +52,11 @@ pub(super) fn settled(record: &Record, at: Moment, fence: Fence, outcome: &Outco
         {
             put(record, Answer::Applied, |next| {
                 next.lose(at, *letter, unsure);
-                let (since, due_at, probes, letter) = (*since, *due_at, *probes, *letter);
-                next.state = State::Unknown { since, due_at, probes, letter, cause: unsure.cause };
+                // A shadow, which an earlier version left unknown, is not unknown any more.
+                if let State::Unknown { .. } = next.state {
+                    let (since, due_at, probes, letter) = (*since, *due_at, *probes, *letter);
+                    next.state = State::Unknown { since, due_at, probes, letter, cause: unsure.cause };
+                }
             })
         }
         (State::Unknown { .. }, Outcome::Unknown(_)) => keep(Answer::Applied),

@@ -262,8 +262,6 @@ async fn a_store_that_is_away_is_asked_for_one_lost_claim_at_a_time_and_rarely()
 async fn the_task_that_looks_for_lost_claims_ends_with_the_list_and_with_the_engine() {
     let alive = || tokio::runtime::Handle::current().metrics().num_alive_tasks();
     let stalling = Stalling::start(Reads::Answered, Limits::default()).await;
-    // By then the sweeper has ended that passes over the unknown outcomes once.
-    sleep(SECOND * 10).await;
     let sweepers = alive();
     stalling.stall();
     stalling.refuse(0..5).await;
@@ -435,6 +433,8 @@ async fn a_store_that_panics_while_a_claim_is_looked_for_does_not_lose_the_claim
     assert!(told.is_err(), "{told:?}");
     sleep(MINUTE * 3).await;
     let state = memory.load(id()).await.unwrap().record.map(|stamped| stamped.record.state.name());
+    assert_eq!(state, Some("failed_retryable"));
+}
 
 #[tokio::test(start_paused = true)]
 async fn a_claim_whose_time_is_over_when_the_store_is_away_for_another_is_looked_for_on() {
@@ -464,7 +464,5 @@ async fn a_claim_whose_time_is_over_when_the_store_is_away_for_another_is_looked
     store.land().await;
     sleep(MINUTE * 3).await;
     let state = memory.load(id()).await.unwrap().record.map(|stamped| stamped.record.state.name());
-    assert_eq!(state, Some("failed_retryable"));
-}
     assert_eq!(state, Some("failed_retryable"));
 }

@@ -246,7 +246,7 @@ async fn shadows_that_an_earlier_version_left_unknown_are_ended_soon_after_the_s
         cause: onceward::Cause::Said,
     };
     let left = Record { state: unknown.clone(), doubt: None, ..record.clone() };
-    store.swap(shadow.id, Some(shadow.version), left).await.unwrap();
+    store.swap(shadow.id, Some(shadow.version), left.clone()).await.unwrap();
     let mut subject = (*record.subject).clone();
     subject.scope = "acme".to_owned();
     let operation = Record { state: unknown, doubt: None, subject: Arc::new(subject), ..record };
@@ -255,10 +255,17 @@ async fn shadows_that_an_earlier_version_left_unknown_are_ended_soon_after_the_s
     assert_eq!(in_state(&world, Some("unknown")).await.len(), 2);
     drop(world);
 
-    let again = world_with(store, EngineOptions::with_instance(Instance::named(2)), watching()).await;
+    let again = world_with(store.clone(), EngineOptions::with_instance(Instance::named(2)), watching()).await;
     onceward::time::sleep(Sweeping::default().leases_every * 2).await;
-    let left: Vec<_> = in_state(&again, Some("unknown")).await.iter().map(|entry| entry.id).collect();
-    assert_eq!(left, [id]);
+    let unknown =
+        async || -> Vec<_> { in_state(&again, Some("unknown")).await.iter().map(|entry| entry.id).collect() };
+    assert_eq!(unknown().await, [id]);
+    // Another gateway, of that version still, leaves one later.
+    let ended = store.load(shadow.id).await.unwrap().record.unwrap();
+    store.swap(shadow.id, Some(ended.version), left).await.unwrap();
+    assert_eq!(unknown().await.len(), 2);
+    onceward::time::sleep(SECOND * 3700).await;
+    assert_eq!(unknown().await, [id]);
     onceward::time::sleep(SECOND * 26 * 3600).await;
     let left: Vec<_> = in_state(&again, None).await.iter().map(|entry| entry.id).collect();
     assert_eq!(left, [id]);

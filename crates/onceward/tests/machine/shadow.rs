@@ -73,7 +73,11 @@ fn every_end_without_an_outcome_is_in_doubt_and_expires_with_the_retention() {
         ("lapsed, swept", written(sweep(&shadow(), 60))),
         ("lapsed, met by a claim", written(claim(&shadow(), 60))),
         ("lapsed for good", written(sweep(&lapsed_resumable, 60 + 2))),
-        ("left by an earlier version", written(sweep(&Record { state: left, ..shadow() }, 70))),
+        ("left by an earlier version", written(sweep(&Record { state: left.clone(), ..shadow() }, 70))),
+        (
+            "left by an earlier version, and settled as done",
+            written(settle(&Record { state: left, ..shadow() }, 70, Outcome::done_not_kept("too large"))),
+        ),
     ];
     for (how, ended) in ends {
         assert_eq!(ended.state.name(), "failed_retryable", "{how}");
