@@ -96,6 +96,9 @@ impl Running {
         let identity = Identity::new(&settings.namespace, &settings.scope.to_string())?;
         let secret = store.secret(settings.secret.as_ref(), &identity).await?;
         let identity = secret.clone().into_iter().fold(identity, Identity::with_secret);
+        if let Some(outdated) = settings.scope.outdated() {
+            tracing::warn!("{}", stores::outdated_scope(&*store.store(), &identity, &outdated).await?);
+        }
         let mut all = observers;
         all.push(metrics.observer());
         let mut options = EngineOptions::new()?

@@ -7,8 +7,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use onceward::event::Expiry;
+use onceward::http::ScopeRuleError;
 use onceward::store::{Finding, Health, Store};
-use onceward::{Identity, MemoryStore, RecordFormat, Secret, SharedCache, Sweeping};
+use onceward::{Identity, MemoryStore, Recognition, RecordFormat, Secret, SharedCache, Sweeping};
 use onceward_postgres::{Migrate, PostgresStore, PostgresUrl};
 use onceward_redis::{RedisCache, RedisStore};
 use onceward_sqlite::SqliteStore;
@@ -153,6 +154,21 @@ fn stop_the_process(cause: &str) {
 /// Said of an embedded store that has records and no secret.
 pub const USED_WITHOUT_SECRET: &str = "the store was used without a secret: reading it is enough to test guesses about its keys, callers and bodies. A secret \
      cannot be added to it; a new store gets one";
+
+/// What is to be said of a scope that only a store may go on with that was used with it, or why this store may not.
+pub async fn outdated_scope(
+    store: &dyn Store,
+    identity: &Identity,
+    outdated: &ScopeRuleError,
+) -> Result<String, Failure> {
+    match identity.recognised_by(store).await? {
+        Recognition::Known => Ok(format!(
+            "{outdated}. This store was used with it and goes on, because with another scope every stored key would be forgotten: \
+             change it when you begin a new store"
+        )),
+        Recognition::New | Recognition::Other => Err(outdated.to_string().into()),
+    }
+}
 
 /// What may be wrong with the secret where an embedded store does not know the identity, to be added to that sentence.
 pub fn secret_advice(configured: Option<&Secret>, store: &Path) -> String {

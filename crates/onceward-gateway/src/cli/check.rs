@@ -149,6 +149,9 @@ async fn contents(
     };
     clock(SystemClock.now(), seen.now, report);
     if seen.record.is_none() {
+        if let Some(outdated) = settings.scope.outdated() {
+            report.say(Level::Error, "scope", outdated.to_string());
+        }
         // An engine would now write its identity, and a check must change nothing.
         report.say(Level::Ok, "identity", "the store is new, and takes this one at the first start");
         return Recognised::New;
@@ -161,6 +164,11 @@ async fn contents(
                 "namespace, scope and secret are those that the store was used with",
             );
             record_format(format, settings, report);
+            if let Some(outdated) = settings.scope.outdated() {
+                let text =
+                    format!("{outdated}. This store was used with it and may go on; a new one is refused it");
+                report.say(Level::Warning, "scope", text);
+            }
             Recognised::Known
         }
         Err(error) => {

@@ -62,9 +62,8 @@ pub(super) fn settings(
 ) -> Result<Settings, ConfigErrors> {
     let mut findings = Findings::new(tree);
     let parts: Vec<String> = document.scope.iter().map(ToString::to_string).collect();
-    let parts = parts.iter().map(String::as_str);
-    let scope =
-        if document.scope_verified { ScopeRules::parse_verified(parts) } else { ScopeRules::parse(parts) };
+    // Whether a new store is refused them is decided where the store is opened.
+    let scope = ScopeRules::parse_used(parts.iter().map(String::as_str));
     unverified(document, &mut findings);
     identity(document, &mut findings);
     listeners(document, &mut findings);

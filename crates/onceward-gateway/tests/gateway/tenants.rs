@@ -1,6 +1,11 @@
 //! Tenants: whose key it is.
 
 use std::path::Path;
+use std::sync::Arc;
+use std::time::Duration;
+
+use onceward::{Engine, EngineOptions, Identity};
+use onceward_sqlite::{Options, SqliteStore};
 
 use crate::harness::{Gateway, Request, onceward, total};
 use crate::ledger::Ledger;
@@ -91,6 +96,61 @@ async fn no_header_rule_gets_around_the_refusal_of_credentials_that_change() {
         let (code, said) = Gateway::refused(command.args(["--scope", scope, "--scope-verified", "true"]));
         assert_eq!(code, Some(2), "{scope}: {said}");
         assert!(said.contains(scope), "{said}");
+    }
+}
+
+/// Uses the store of a gateway under this scope, as earlier versions took it.
+async fn used_with(folder: &Path, scope: &str) {
+    let store = SqliteStore::open(folder.join("onceward.db"), Options::default()).unwrap();
+    let identity = Identity::new("default", scope).unwrap();
+    let engine =
+        Engine::open(Arc::new(store.clone()), identity, EngineOptions::new().unwrap()).await.unwrap();
+    engine.shut_down(Duration::ZERO).await;
+    store.close().await;
+}
+
+#[tokio::test]
+async fn a_used_store_goes_on_with_a_scope_that_a_new_one_is_refused() {
+    let scopes: [(&[&str], &str, &str); 2] = [
+        (&["header:Host"], "header:host", "says which service is called"),
+        (&["fixed:a", "fixed:a"], "fixed:a,fixed:a", "is in the scope twice"),
+    ];
+    for (parts, text, fault) in scopes {
+        let folder = tempfile::tempdir().unwrap();
+        let ledger = Ledger::start(folder.path());
+        let upstream = format!("http://{}", ledger.address);
+        let arguments =
+            || parts.iter().flat_map(|part| ["--scope", part]).chain(["--scope-verified", "true"]);
+        let check = || {
+            let store = ["check", "--store", "sqlite:onceward.db", "--upstream", &upstream];
+            let output = onceward(folder.path()).args(store).args(arguments()).output().unwrap();
+            (output.status.success(), String::from_utf8(output.stdout).unwrap())
+        };
+        let (fine, said) = check();
+        assert!(!fine && said.contains(fault), "{said}");
+        // What a refused start leaves behind is no use of the store.
+        for _ in 0..2 {
+            let mut command = Gateway::to(folder.path(), &upstream);
+            let (code, said) = Gateway::refused(command.args(arguments()));
+            assert_eq!(code, Some(1), "{said}");
+            assert!(said.contains(fault), "{said}");
+        }
+        let (fine, said) = check();
+        assert!(!fine && said.contains(fault), "{said}");
+
+        std::fs::remove_file(folder.path().join("onceward.db.secret")).unwrap();
+        used_with(folder.path(), text).await;
+        let (fine, said) = check();
+        assert!(
+            fine && said.lines().any(|line| line.starts_with("warning") && line.contains(fault)),
+            "{said}"
+        );
+        let gateway = Gateway::spawn(Gateway::to(folder.path(), &upstream).args(arguments()));
+        assert_eq!(gateway.charge("k").await.status, 201);
+        assert!(gateway.charge("k").await.is_replayed());
+        let log = gateway.stop();
+        assert_eq!(log.matches(fault).count(), 1, "{log}");
+        assert_eq!(ledger.count(), 1);
     }
 }
 

@@ -3,7 +3,7 @@
 use std::fmt;
 use std::str::FromStr;
 
-use ::http::header::{AUTHORIZATION, CONNECTION};
+use ::http::header::{AUTHORIZATION, CONNECTION, HOST};
 use ::http::{HeaderMap, HeaderName};
 
 use super::credential::{Unusable, basic_user, stable};
@@ -183,13 +183,26 @@ impl ScopeRules {
     /// that the client sent. For `basic:user` it is one that refuses a wrong password. Without it, a client that sends
     /// another's name gets the other's stored answers, and can occupy its keys.
     pub fn parse_verified<'a>(rules: impl IntoIterator<Item = &'a str>) -> Result<Self, ScopeRuleError> {
+        let rules = Self::parse_used(rules)?;
+        rules.outdated().map_or(Ok(rules), Err)
+    }
+
+    /// Reads rules for a store that was used with them. It takes what earlier versions took and [`Self::outdated`] tells of,
+    /// because with other rules every key in that store would be forgotten.
+    ///
+    /// Declares what [`parse_verified`](Self::parse_verified) does, and that the store knows the identity that is made of these
+    /// rules, as [`Identity::recognised_by`](crate::Identity::recognised_by) tells. A new store should not begin with them.
+    pub fn parse_used<'a>(rules: impl IntoIterator<Item = &'a str>) -> Result<Self, ScopeRuleError> {
         let rules: Vec<ScopeRule> = rules.into_iter().map(str::parse).collect::<Result<_, _>>()?;
-        let twice = rules.iter().enumerate().find(|(index, rule)| rules[..*index].contains(rule));
-        match twice {
-            Some((_, rule)) => Err(ScopeRuleError::Twice { rule: rule.to_string() }),
-            None if rules.is_empty() => Err(ScopeRuleError::None),
-            None => Ok(Self(rules)),
-        }
+        if rules.is_empty() { Err(ScopeRuleError::None) } else { Ok(Self(rules)) }
+    }
+
+    /// Why a new store is refused these rules, though earlier versions took them: `header:Host`, or the same part twice.
+    pub fn outdated(&self) -> Option<ScopeRuleError> {
+        let twice = |index: usize, rule: &ScopeRule| {
+            self.0[..index].contains(rule).then(|| ScopeRuleError::Twice { rule: rule.to_string() })
+        };
+        self.0.iter().enumerate().find_map(|(index, rule)| rule.outdated().or_else(|| twice(index, rule)))
     }
 
     /// The scope of a request.
@@ -243,7 +256,6 @@ fn unfit(name: &HeaderName) -> Option<Unfit> {
     match name.as_str() {
         "idempotency-key" => Some(Unfit::TheKey),
         "authorization" => Some(Unfit::Credential),
-        "host" => Some(Unfit::NoTenant("says which service is called, and not by whom")),
         name if is_own(name) => {
             Some(Unfit::NoTenant("is removed from every request, because only Onceward sets it"))
         }
@@ -276,6 +288,13 @@ impl fmt::Display for ScopeRules {
 }
 
 impl ScopeRule {
+    /// Why a new store is refused this part, though earlier versions took it.
+    fn outdated(&self) -> Option<ScopeRuleError> {
+        let why = "says which service is called, and not by whom";
+        matches!(self, Self::Header(name) if name == HOST)
+            .then(|| ScopeRuleError::NoTenant { rule: self.to_string(), why })
+    }
+
     /// Whether it takes what any client can send, so that something in front must verify it.
     fn needs_verification(&self) -> bool {
         match self {
@@ -452,8 +471,28 @@ mod tests {
         ] {
             for parsed in [ScopeRules::parse([rule]), ScopeRules::parse_verified([rule])] {
                 let refused = parsed.unwrap_err().to_string();
-                assert!(refused.contains(told) && refused.contains(rule), "{refused}");
+                let named = refused.to_lowercase().contains(&rule.to_lowercase());
+                assert!(refused.contains(told) && named, "{refused}");
             }
+        }
+    }
+
+    #[test]
+    fn a_used_store_may_go_on_with_what_earlier_versions_took_and_retries_could_find() {
+        for rules in [["header:Host", "authorization"], ["fixed:a", "header:host"], ["fixed:a", "fixed:a"]] {
+            let used = ScopeRules::parse_used(rules).unwrap();
+            assert_eq!(used.outdated(), ScopeRules::parse_verified(rules).err());
+            assert!(used.outdated().is_some(), "{used}");
+        }
+        assert_eq!(ScopeRules::parse_used(["authorization"]).unwrap().outdated(), None);
+        for rule in [
+            "header:Idempotency-Key",
+            "header:Authorization",
+            "header:Onceward-Operation",
+            "header:Traceparent",
+            "jwt:sub",
+        ] {
+            assert!(ScopeRules::parse_used([rule]).is_err(), "{rule}");
         }
     }
 

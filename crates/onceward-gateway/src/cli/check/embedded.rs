@@ -68,6 +68,9 @@ fn new(path: &Path, settings: &Settings, report: &mut Report) {
         return report.say(Level::Error, "store", text);
     }
     report.say(Level::Ok, "store", format!("{path:?} is not there yet, and will be made at the first start"));
+    if let Some(outdated) = settings.scope.outdated() {
+        report.say(Level::Error, "scope", outdated.to_string());
+    }
     let secret = SqliteStore::secret_path(path);
     match (&settings.secret, secret.exists()) {
         (Some(_), _) => {}
