@@ -113,6 +113,25 @@ async fn an_encoded_answer_is_replayed_only_to_clients_that_accept_its_encoding(
 }
 
 #[tokio::test]
+async fn a_gateway_in_front_of_a_gateway_does_not_keep_a_406_as_the_answer() {
+    let folders = [tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap()];
+    let ledger = Ledger::start(folders[0].path());
+    let inner = Gateway::start(folders[0].path(), ledger.address, &[]);
+    let outer = Gateway::start(folders[1].path(), inner.address, &[]);
+    let encoded =
+        || Request::charge("k").header("accept-encoding", "br").behave("header=content-encoding: br");
+    // Past the outer one, which asks for answers that every client can read.
+    assert_eq!(inner.send(encoded()).await.status, 201);
+    let first = outer.send(encoded()).await;
+    assert_eq!((first.told(), first.header("onceward-outcome")), ((502, UNKNOWN.to_owned()), "unknown"));
+    assert_eq!(first.json()["upstream_status"], 406);
+    let retried = outer.send(encoded()).await;
+    assert_eq!((retried.told(), retried.is_replayed()), ((409, UNKNOWN.to_owned()), false));
+    assert_eq!(inner.send(encoded()).await.header("content-encoding"), "br", "the answer is still there");
+    assert_eq!(ledger.count(), 1);
+}
+
+#[tokio::test]
 async fn an_api_that_dies_at_work_leaves_the_outcome_unknown_and_is_not_asked_again_when_it_is_back() {
     let folder = tempfile::tempdir().unwrap();
     let port = Port::reserve();
