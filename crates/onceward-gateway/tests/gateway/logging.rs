@@ -40,6 +40,32 @@ fn is_documented(line: &Value) -> bool {
 }
 
 #[tokio::test]
+async fn an_answer_that_ended_with_its_connection_is_told_once_for_each_route_with_what_helps() {
+    let folder = tempfile::tempdir().unwrap();
+    let ledger = Ledger::start(folder.path());
+    let file = "[[routes]]\nmatch = \"POST /exports\"\n\n\
+                [[routes]]\nmatch = \"POST /chosen\"\nclose_delimited = \"accept\"\n";
+    std::fs::write(folder.path().join("onceward.toml"), file).unwrap();
+    let arguments = [&JSON[..], &["--config", "onceward.toml"]].concat();
+    let gateway = Gateway::start(folder.path(), ledger.address, &arguments);
+    for (key, target) in
+        [("a", "/charges"), ("b", "/charges"), ("c", "/exports"), ("d", "/exports"), ("e", "/chosen")]
+    {
+        let request = Request { target, ..Request::charge(key) };
+        let answer = gateway.send(request.behave("closing").header("x-answer", "{\"id\":1}")).await;
+        assert_eq!(answer.status, 201, "{answer:?}");
+    }
+    let log = gateway.stop();
+    let alarms = alarms(&log);
+    let routes: Vec<&str> = alarms.iter().map(|line| text(line, "route")).collect();
+    assert_eq!(routes, ["default", "POST /exports"], "{alarms:#?}");
+    for line in &alarms {
+        assert!(is_documented(line), "{line}");
+        assert!(text(line, "next").contains("close_delimited"), "{line}");
+    }
+}
+
+#[tokio::test]
 async fn an_unknown_outcome_is_one_line_with_its_operation_its_cause_and_what_to_type_next() {
     let folder = tempfile::tempdir().unwrap();
     let ledger = Ledger::start(folder.path());

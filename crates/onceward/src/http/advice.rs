@@ -1,6 +1,8 @@
-//! What the operator is told in the log about requests that no client can mend.
+//! What the operator is told in the log about requests and answers that no client can mend.
 
+use std::collections::HashSet;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
 
 use super::scope::ScopeMissing;
 
@@ -9,6 +11,8 @@ use super::scope::ScopeMissing;
 pub(super) struct Advice {
     refreshable: AtomicBool,
     changing: AtomicBool,
+    /// The routes whose answers ended with their connection.
+    close_delimited: Mutex<HashSet<Arc<str>>>,
 }
 
 const REFRESHABLE: &str = "its Authorization header holds a JSON Web Token, and under the scope rule authorization a retry with a refreshed token would be a new operation. Until there is jwt:sub, let a proxy in front verify the token and set a header, and use header:NAME with scope_verified = true (in Rust, ScopeRules::parse_verified)";
@@ -28,5 +32,18 @@ impl Advice {
             | ScopeMissing::TooLong => return None,
         };
         (!given.swap(true, Ordering::Relaxed)).then_some(advice)
+    }
+
+    /// Says, once for each route, that its answers can be told from parts of them by their content only.
+    pub(super) fn close_delimited(&self, route: &Arc<str>) {
+        // A panic while the lock is held cannot leave half an entry.
+        let mut given = self.close_delimited.lock().unwrap_or_else(PoisonError::into_inner);
+        if given.insert(route.clone()) {
+            tracing::warn!(
+                route = &**route,
+                next = "let the service send Content-Length or Transfer-Encoding: chunked. If it cannot, close_delimited = \"accept\" (in Rust, Policy::close_delimited) stores such answers, also those that a crash cut off",
+                "an answer under a key has no length and ended with its connection: unless it is one JSON document, its outcome is unknown (said once for each route)"
+            );
+        }
     }
 }

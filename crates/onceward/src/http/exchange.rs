@@ -15,7 +15,7 @@ use tracing::{Instrument as _, Span};
 use super::admit::Ticket;
 use super::body::{Body, Read, Whole, read};
 use super::classify::{Class, Failure, OnError};
-use super::close_delimited::EndsWithConnection;
+use super::close_delimited::{CloseDelimited, EndsWithConnection};
 use super::encoding::{Accepted, IDENTITY};
 use super::handled::{Handled, How};
 use super::header::{ATTEMPT, FENCE, OPERATION, OPERATION_HEADERS, RECOVERY_POINT, STORE};
@@ -385,6 +385,12 @@ impl<C> Exchange<C> {
             );
             sight.put(Seen::Unsure(parts.status));
             return Outcome::said_unknown(why);
+        }
+        if class == Class::Completed
+            && policy.close_delimited == CloseDelimited::Proven
+            && parts.extensions.get::<EndsWithConnection>().is_some()
+        {
+            self.shared.advice.close_delimited(&self.ticket.route);
         }
         match (read(body, policy.max_response_body, &mut Drawn::default()).await, class) {
             (Read::Broken | Read::NoRoom, _) => {
