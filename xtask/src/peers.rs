@@ -4,14 +4,21 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use crate::shell::{root, run};
-use crate::test::{NODE, NPM, PYTHON, install_missing, install_program};
+use crate::test::{JAVA, JETTY, NODE, NPM, PYTHON, install_missing, install_program};
 
 /// What is installed, and with which words.
 const SOURCES: &str = "crates/onceward-gateway/tests/peers";
 
-/// Installs what is missing, and tells the folder: `python/bin` has uvicorn and gunicorn, `node_modules` has Express.
+/// What Debian's package of Jetty brings.
+const JETTY_JAR: &str = "/usr/share/java/jetty9-server.jar";
+
+/// Installs what is missing, and tells the folder: `python/bin` has uvicorn and gunicorn, `node_modules` has Express. Jetty is
+/// where Debian puts it.
 pub fn install() -> Result<PathBuf, Box<dyn std::error::Error + Send + Sync>> {
-    install_missing(&[NODE, NPM])?;
+    install_missing(&[NODE, NPM, JAVA])?;
+    if !Path::new(JETTY_JAR).exists() {
+        install_program(&JETTY)?;
+    }
     if !makes_environments() {
         install_program(&PYTHON)?;
     }

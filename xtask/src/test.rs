@@ -60,6 +60,17 @@ pub const PYTHON: Need = Need {
 pub const NODE: Need =
     Need { program: "node", packages: &["nodejs"], why: "the gateway is tested before Express" };
 
+/// With the compiler: the API on Jetty is run from its source.
+pub const JAVA: Need = Need {
+    program: "javac",
+    packages: &["default-jdk-headless"],
+    why: "the gateway is tested before Jetty, which runs on Java",
+};
+
+/// Its files are on no path, so they are looked for where Debian puts them.
+pub const JETTY: Need =
+    Need { program: "jetty9", packages: &["libjetty9-java"], why: "the gateway is tested before Jetty" };
+
 pub const NPM: Need = Need { program: "npm", packages: &["npm"], why: "it installs Express" };
 
 /// Makes the load of the gateway's measurement.

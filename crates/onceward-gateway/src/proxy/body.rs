@@ -25,7 +25,7 @@ pub(super) struct Lent<B: Sendable> {
     pub line: Line<B>,
     pub pool: Arc<Pool<B>>,
     pub then: Then,
-    /// Counts the request until its answer has been read.
+    /// Counts the request until its answer has been read, and its connection until that is idle or closed.
     pub permit: OwnedSemaphorePermit,
 }
 
@@ -34,8 +34,8 @@ pub(super) struct Lent<B: Sendable> {
 pub(super) enum Then {
     /// Another request may use it.
     Reuse,
-    /// The upstream was asked to close it.
-    LetClose,
+    /// It was made for one request, and ends with it.
+    End,
     /// It is closed here: servers such as uvicorn close a connection after a failure, without having said so in the answer.
     Close,
 }
@@ -49,7 +49,7 @@ impl<B: Sendable> UpstreamBody<B> {
         if let Some(Lent { line, pool, then, permit }) = self.lent.take() {
             match then {
                 Then::Reuse => pool.give_back(line),
-                Then::LetClose => pool.let_close(line),
+                Then::End => return line.end(permit),
                 Then::Close => drop(line),
             }
             drop(permit);

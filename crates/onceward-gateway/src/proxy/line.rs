@@ -7,12 +7,15 @@
 use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll};
+use std::time::Duration;
 
 use http::{Request, Response};
 use hyper::body::Incoming;
 use hyper::client::conn::http1::{self, SendRequest};
 use hyper_util::rt::TokioIo;
+use onceward::time::sleep;
 use tokio::io::AsyncReadExt as _;
+use tokio::sync::OwnedSemaphorePermit;
 
 use super::Sendable;
 use super::error::ProxyError;
@@ -34,6 +37,9 @@ impl<B: Sendable> Driver<B> {
         }
     }
 }
+
+/// How long the upstream has for closing a line first. It usually does at once, so this is a few round trips.
+const CLOSING: Duration = Duration::from_secs(1);
 
 /// A connection that can take one request at a time.
 pub(super) struct Line<B: Sendable> {
@@ -60,7 +66,7 @@ impl<B: Sendable> Line<B> {
         Self::begin(wire, |driver| Driver::Shared(Box::pin(driver.with_upgrades()))).await
     }
 
-    /// A line for one request, which asks the upstream to close it: see [`Line::closed`].
+    /// A line for one request, after which it is to be ended: see [`Line::end`].
     pub(super) async fn open_once(wire: Wire) -> Result<Self, ProxyError> {
         Self::begin(wire, |driver| Driver::Once(Box::new(driver))).await
     }
@@ -77,14 +83,27 @@ impl<B: Sendable> Line<B> {
         Ok(Self { sender, driver: driver(connection), over: false, gauge })
     }
 
-    /// Returns when the upstream has closed the connection of a line for one request. The side that closes first keeps the port
-    /// for a minute (TIME-WAIT), and a gateway that connects for each keyed request would run out of ports.
-    pub(super) async fn closed(self) {
+    /// Ends a line for one request, whose answer was read to its end. `counted` is dropped when the connection is closed.
+    ///
+    /// The side that closes a connection first keeps its port for a minute (TIME-WAIT), and a gateway that connects for each
+    /// keyed request would run out of ports. So a connection that the upstream keeps open is reset, after which neither side
+    /// keeps anything. If the upstream said that it closes the connection, it may do so first.
+    pub(super) fn end(self, counted: OwnedSemaphorePermit) {
+        let kept_open = self.is_idle();
         let Driver::Once(connection) = self.driver else { return };
         let mut wire = connection.into_parts().io.into_inner();
-        let mut rest = [0; 256];
-        // What comes after the answer belongs to nothing.
-        while let Ok(1..) = wire.read(&mut rest).await {}
+        if kept_open {
+            return wire.reset();
+        }
+        tokio::spawn(async move {
+            tokio::select! {
+                biased;
+                // At once: gunicorn's threaded worker serves no other request until its client has closed, too.
+                () = read_to_end(&mut wire) => drop(wire),
+                () = sleep(CLOSING) => wire.reset(),
+            }
+            drop(counted);
+        });
     }
 
     /// Whether a request can be sent on it: asks the kernel, because the other side may have closed it a moment ago.
@@ -156,4 +175,10 @@ impl<B: Sendable> Line<B> {
             tracing::debug!(%error, "an upgraded connection to the upstream ended");
         }
     }
+}
+
+/// Returns when the upstream has closed the connection. What comes after an answer belongs to nothing.
+async fn read_to_end(wire: &mut Wire) {
+    let mut rest = [0; 256];
+    while let Ok(1..) = wire.read(&mut rest).await {}
 }

@@ -10,7 +10,7 @@
 //! 5. It is sent. A line that turns out to be closed before it took a byte is replaced; after the first byte, whatever
 //!    goes wrong is told as it is, and nothing is sent again.
 //! 6. The answer's body is passed on as it arrives. When it has been read to its end, the line goes back to the pool, unless
-//!    it was a keyed request's or the answer was a 5xx.
+//!    it was a keyed request's or the answer was a 5xx: then it is closed.
 
 mod alarms;
 mod body;
@@ -31,7 +31,7 @@ use std::sync::Arc;
 use std::task::{Context, Poll};
 use std::time::Duration;
 
-use http::header::{CONNECTION, TRANSFER_ENCODING};
+use http::header::TRANSFER_ENCODING;
 use http::uri::{PathAndQuery, Uri};
 use http::{HeaderValue, Method, Request, Response, StatusCode};
 use http_body::Body;
@@ -196,12 +196,9 @@ impl<B: Sendable> Shared<B> {
         let permit = self.permit(operation).await?;
         let method = request.method().clone();
         let source = self.source(operation);
-        if source == Source::New {
-            request.headers_mut().insert(CONNECTION, HeaderValue::from_static("close"));
-        }
         let (mut response, line) = self.send(request, source, operation).await?;
         let then = match source {
-            Source::New => Then::LetClose,
+            Source::New => Then::End,
             Source::Pool if response.status().is_server_error() => Then::Close,
             Source::Pool => Then::Reuse,
         };

@@ -1,4 +1,4 @@
-//! Lines that no request uses: idle ones, the last used first, and those that the upstream is about to close.
+//! Lines that no request uses, the last used first.
 
 use std::collections::VecDeque;
 use std::future::poll_fn;
@@ -7,19 +7,13 @@ use std::task::Poll;
 use std::time::Duration;
 
 use onceward::time::{Instant, instant, sleep};
-use tokio::sync::Semaphore;
 
 use super::Sendable;
 use super::line::Line;
 
-/// How long the upstream has for closing a line first. It usually does at once, so this is a few round trips.
-const CLOSING: Duration = Duration::from_secs(1);
-
 /// The lines that no request uses at the moment.
 pub(super) struct Pool<B: Sendable> {
     idle: Mutex<VecDeque<Idle<B>>>,
-    /// How many lines may still wait for the upstream to close them.
-    closing: Arc<Semaphore>,
     most: usize,
     longest: Duration,
 }
@@ -32,8 +26,7 @@ struct Idle<B: Sendable> {
 impl<B: Sendable> Pool<B> {
     /// `most` lines are kept, each for `longest`. Must be called within a runtime, where old lines are then closed.
     pub(super) fn new(most: usize, longest: Duration) -> Arc<Self> {
-        let pool =
-            Arc::new(Self { idle: Mutex::default(), closing: Arc::new(Semaphore::new(most)), most, longest });
+        let pool = Arc::new(Self { idle: Mutex::default(), most, longest });
         tokio::spawn(close_old_ones(Arc::downgrade(&pool), longest));
         pool
     }
@@ -67,20 +60,6 @@ impl<B: Sendable> Pool<B> {
         let surplus = if idle.len() > self.most { idle.pop_front() } else { None };
         drop(idle);
         drop(surplus);
-    }
-
-    /// Takes a line that the upstream was asked to close, and closes it after the upstream has, or after a while. At once,
-    /// because some servers wait for that: gunicorn's threaded worker serves no other request meanwhile.
-    pub(super) fn let_close(&self, line: Line<B>) {
-        let Ok(place) = self.closing.clone().try_acquire_owned() else { return };
-        tokio::spawn(async move {
-            tokio::select! {
-                biased;
-                () = line.closed() => {}
-                () = sleep(CLOSING) => {}
-            }
-            drop(place);
-        });
     }
 
     fn close_old(&self) {

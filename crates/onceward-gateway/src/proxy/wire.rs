@@ -5,6 +5,7 @@ use std::pin::Pin;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::task::{Context, Poll, ready};
+use std::time::Duration;
 
 use socket2::SockRef;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
@@ -60,6 +61,17 @@ impl Wire {
         match self {
             Self::Plain(socket) => socket.gauge.clone(),
             Self::Tls(stream) => stream.get_ref().0.gauge.clone(),
+        }
+    }
+
+    /// Closes the connection with a reset, after which neither side keeps its port. What is still on its way is lost.
+    pub(super) fn reset(self) {
+        let socket = match &self {
+            Self::Plain(socket) => socket,
+            Self::Tls(stream) => stream.get_ref().0,
+        };
+        if let Err(error) = SockRef::from(&socket.socket).set_linger(Some(Duration::ZERO)) {
+            tracing::debug!(%error, "a connection to the upstream cannot be reset: its port is kept for a while");
         }
     }
 }

@@ -8,7 +8,8 @@ use tokio::net::{TcpListener, TcpStream};
 use crate::harness::{Gateway, Request, Response, onceward};
 
 /// An API that answers each request with the number of the connection it came on, and what its `Connection` header said. The
-/// header `x-status` chooses the status.
+/// header `x-status` chooses the status, `x-close` the way in which the API ends the connection: after it said so (`said`), or
+/// so that it says it and leaves the connection open (`late`).
 async fn numbering_api() -> SocketAddr {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let address = listener.local_addr().unwrap();
@@ -26,6 +27,7 @@ async fn answer_all(socket: TcpStream, number: u32) -> Option<()> {
     let mut socket = BufReader::new(socket);
     loop {
         let (mut length, mut status, mut connection) = (0, "201".to_owned(), String::new());
+        let mut close = String::new();
         loop {
             let mut line = String::new();
             if socket.read_line(&mut line).await.ok()? == 0 {
@@ -35,6 +37,7 @@ async fn answer_all(socket: TcpStream, number: u32) -> Option<()> {
                 Some(("content-length", value)) => length = value.parse().unwrap(),
                 Some(("x-status", value)) => status = value.to_owned(),
                 Some(("connection", value)) => connection = value.to_owned(),
+                Some(("x-close", value)) => close = value.to_owned(),
                 Some(_) => {}
                 None if line == "\r\n" => break,
                 None => {}
@@ -42,9 +45,10 @@ async fn answer_all(socket: TcpStream, number: u32) -> Option<()> {
         }
         socket.read_exact(&mut vec![0; length]).await.ok()?;
         let body = format!("{number} {connection}");
-        let answer = format!("HTTP/1.1 {status} X\r\ncontent-length: {}\r\n\r\n{body}", body.len());
+        let says = if close.is_empty() { "" } else { "connection: close\r\n" };
+        let answer = format!("HTTP/1.1 {status} X\r\n{says}content-length: {}\r\n\r\n{body}", body.len());
         socket.write_all(answer.as_bytes()).await.ok()?;
-        if connection == "close" {
+        if close == "said" {
             return None;
         }
     }
@@ -67,7 +71,7 @@ async fn a_keyed_request_gets_a_connection_of_its_own_and_others_share_one() {
     let folder = tempfile::tempdir().unwrap();
     let gateway = Gateway::start(folder.path(), numbering_api().await, &[]);
     let requests = [unkeyed(), unkeyed(), Request::charge("a"), Request::charge("b"), unkeyed()];
-    assert_eq!(texts(&gateway, &requests).await, ["1 ", "1 ", "2 close", "3 close", "1 "]);
+    assert_eq!(texts(&gateway, &requests).await, ["1 ", "1 ", "2 ", "3 ", "1 "]);
 }
 
 #[tokio::test]
@@ -79,6 +83,36 @@ async fn a_connection_is_not_used_again_after_an_answer_of_5xx() {
     let keyed_failing = Request::charge("b").header("x-status", "500");
     let requests = [unkeyed(), Request::charge("a"), failing, keyed_failing, Request::charge("c")];
     assert_eq!(texts(&gateway, &requests).await, ["1 ", "1 ", "1 ", "2 ", "3 "]);
+}
+
+/// How many ports of this machine are kept after connections to a port of it (TIME-WAIT).
+fn ports_kept_by_clients_of(port: u16) -> usize {
+    const TIME_WAIT: &str = "06";
+    let table = std::fs::read_to_string("/proc/net/tcp").unwrap();
+    let of_it = |line: &&str| {
+        let mut fields = line.split_whitespace().skip(2);
+        let (remote, state) = (fields.next().unwrap(), fields.next().unwrap());
+        remote.ends_with(&format!(":{port:04X}")) && state == TIME_WAIT
+    };
+    table.lines().skip(1).filter(of_it).count()
+}
+
+#[tokio::test]
+async fn a_keyed_request_keeps_no_port_of_the_gateway() {
+    if !std::path::Path::new("/proc/net/tcp").exists() {
+        println!("this system does not tell which ports are kept: nothing was checked");
+        return;
+    }
+    let folder = tempfile::tempdir().unwrap();
+    let api = numbering_api().await;
+    let gateway = Gateway::start(folder.path(), api, &["--limits-upstream-connections", "1"]);
+    // Each waits until the connection of the one before has ended. That of the last ends before it is answered.
+    for (key, close) in [("a", "said"), ("b", "said"), ("c", "late"), ("d", ""), ("e", "")] {
+        let request = Request::charge(key);
+        let request = if close.is_empty() { request } else { request.header("x-close", close) };
+        assert_eq!(gateway.send(request).await.status, 201);
+    }
+    assert_eq!(ports_kept_by_clients_of(api.port()), 0);
 }
 
 /// An API that speaks HTTP/2 and nothing else, as gRPC servers do.

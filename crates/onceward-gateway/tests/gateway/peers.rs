@@ -14,6 +14,10 @@ use crate::harness::{Client, Gateway, Port, Request};
 /// How long the servers keep an idle connection. Shorter than their defaults (2 s and 5 s), so that a test has time for many.
 const KEEP_ALIVE: Duration = Duration::from_secs(1);
 
+/// Debian's packages bring these.
+const JARS: &str = "/usr/share/java/jetty9-server.jar:/usr/share/java/jetty9-http.jar:/usr/share/java/jetty9-io.jar:\
+                    /usr/share/java/jetty9-util.jar:/usr/share/java/servlet-api.jar";
+
 #[derive(Debug, Clone, Copy)]
 enum Server {
     UvicornH11,
@@ -21,6 +25,7 @@ enum Server {
     GunicornSync,
     GunicornThreads,
     Express,
+    Jetty,
 }
 
 /// Runs a program, and ends it when this test program ends, however that happens.
@@ -81,6 +86,7 @@ impl Peer {
             Server::GunicornSync => gunicorn("sync"),
             Server::GunicornThreads => gunicorn("gthread"),
             Server::Express => (format!("node express.js {port} {keep_alive}"), "listening"),
+            Server::Jetty => (format!("java -cp {JARS} Jetty.java {port} {keep_alive}"), "listening"),
         };
         (line.split_whitespace().map(str::to_owned).collect(), ready)
     }
@@ -279,6 +285,11 @@ async fn no_charge_is_lost_or_made_twice_beside_crashing_handlers_of_express() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn no_charge_is_lost_or_made_twice_beside_crashing_handlers_of_jetty() {
+    charges_with_crashing_neighbours(Server::Jetty, 800).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn no_charge_is_lost_when_uvicorn_closes_idle_connections() {
     charges_around_the_end_of_idle_connections(Server::UvicornH11).await;
     charges_around_the_end_of_idle_connections(Server::UvicornHttptools).await;
@@ -295,8 +306,19 @@ async fn no_charge_is_lost_when_express_closes_idle_connections() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn no_charge_is_lost_when_jetty_closes_idle_connections() {
+    charges_around_the_end_of_idle_connections(Server::Jetty).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn no_charge_is_lost_or_made_twice_across_restarts_of_any_server() {
-    for server in [Server::UvicornH11, Server::GunicornSync, Server::GunicornThreads, Server::Express] {
+    for server in [
+        Server::UvicornH11,
+        Server::GunicornSync,
+        Server::GunicornThreads,
+        Server::Express,
+        Server::Jetty,
+    ] {
         charges_across_restarts(server).await;
     }
 }

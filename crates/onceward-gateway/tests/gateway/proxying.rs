@@ -41,8 +41,8 @@ async fn the_api_learns_who_asked_and_nothing_that_concerns_one_connection_only(
         for gone in ["x-hop", "keep-alive", "te", "proxy-authorization"] {
             assert_eq!(seen(&answer, gone), "", "{gone} of {key:?}");
         }
-        // A keyed request has a connection of its own.
-        assert_eq!(seen(&answer, "connection"), if key.is_empty() { "" } else { "close" });
+        // Some servers leave out the length of their answer where a request asks them to close its connection.
+        assert_eq!(seen(&answer, "connection"), "");
         let told = |name| seen(&answer, name);
         assert_eq!((told("host"), told("x-forwarded-for")), ("api.example".into(), "127.0.0.1".into()));
         assert_eq!(
