@@ -37,6 +37,7 @@ use http::{HeaderValue, Method, Request, Response, StatusCode};
 use http_body::Body;
 use onceward::Operation;
 use onceward::http::EndsWithConnection;
+use onceward::http::header::IDEMPOTENCY_KEY;
 use onceward::time::{Instant, deadline, instant, sleep};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tower_service::Service;
@@ -195,7 +196,7 @@ impl<B: Sendable> Shared<B> {
         let upgrade = self.prepare(&mut request, operation)?;
         let permit = self.permit(operation).await?;
         let method = request.method().clone();
-        let source = self.source(operation);
+        let source = self.source(&request, upgrade.as_ref());
         let (mut response, line) = self.send(request, source, operation).await?;
         let then = match source {
             Source::New => Then::End,
@@ -215,10 +216,13 @@ impl<B: Sendable> Shared<B> {
         Ok(Response::from_parts(head, UpstreamBody::new(body, lent)))
     }
 
-    fn source(&self, operation: Option<&Operation>) -> Source {
-        match (operation, self.keepalive) {
-            (Some(_), Keepalive::Unkeyed) => Source::New,
-            (Some(_), Keepalive::All) | (None, _) => Source::Pool,
+    fn source(&self, request: &Request<B>, upgrade: Option<&upgrade::Asked>) -> Source {
+        // Also where a keyed request goes through unprotected: a used line could cost it its answer just the same.
+        let keyed = request.headers().contains_key(IDEMPOTENCY_KEY);
+        match self.keepalive {
+            // A line for one request cannot change the protocol.
+            Keepalive::Unkeyed if keyed && upgrade.is_none() => Source::New,
+            Keepalive::Unkeyed | Keepalive::All => Source::Pool,
         }
     }
 

@@ -1,10 +1,12 @@
 //! Which connection to the API a request is sent on, and what an API that speaks another protocol looks like.
 
+use std::collections::BTreeSet;
 use std::net::SocketAddr;
 
 use tokio::io::{AsyncBufReadExt as _, AsyncReadExt as _, AsyncWriteExt as _, BufReader};
 use tokio::net::{TcpListener, TcpStream};
 
+use crate::faults::Faults;
 use crate::harness::{Gateway, Request, Response, onceward};
 
 /// An API that answers each request with the number of the connection it came on, and what its `Connection` header said. The
@@ -113,6 +115,27 @@ async fn a_keyed_request_keeps_no_port_of_the_gateway() {
         assert_eq!(gateway.send(request).await.status, 201);
     }
     assert_eq!(ports_kept_by_clients_of(api.port()), 0);
+}
+
+#[tokio::test]
+async fn a_keyed_request_gets_a_connection_of_its_own_where_it_passes_unprotected_too() {
+    let folders: Vec<_> = (0..3).map(|_| tempfile::tempdir().unwrap()).collect();
+    let api = numbering_api().await;
+    let file = "[[routes]]\nmatch = \"POST /charges\"\nprotect = false\n";
+    std::fs::write(folders[0].path().join("onceward.toml"), file).unwrap();
+    let open = Gateway::start(folders[0].path(), api, &["--config", "onceward.toml"]);
+    let observing = Gateway::start(folders[1].path(), api, &["--mode", "observe"]);
+    let faults = Faults::new(folders[2].path());
+    let mut command = Gateway::command(folders[2].path(), api);
+    let without_store = Gateway::spawn(faults.on(command.args(["--store-down", "pass"])));
+    faults.disk_is_full();
+    for gateway in [open, observing, without_store] {
+        let requests = [unkeyed(), Request::charge("a"), Request::charge("b"), unkeyed()];
+        let numbers = texts(&gateway, &requests).await;
+        assert_eq!(numbers[0], numbers[3], "{numbers:?}");
+        let connections: BTreeSet<&String> = numbers.iter().collect();
+        assert_eq!(connections.len(), 3, "{numbers:?}");
+    }
 }
 
 /// An API that speaks HTTP/2 and nothing else, as gRPC servers do.
