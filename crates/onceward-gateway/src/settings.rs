@@ -190,7 +190,7 @@ pub struct Limits {
     pub body_timeout: Duration,
     /// Bytes of keyed requests' bodies that are held at once. Beyond, keyed requests are refused before they claim.
     pub buffered_bytes: usize,
-    /// Connections to the upstream at once. Beyond, requests wait for one.
+    /// Connections to the upstream at once, unused ones included. Beyond, requests wait for one.
     pub upstream_connections: usize,
     /// How long connecting to the upstream may take, TLS included.
     pub connect_timeout: Duration,

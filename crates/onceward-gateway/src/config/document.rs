@@ -142,7 +142,7 @@ pub(super) struct Limits {
     pub body_timeout: Time,
     /// Bytes of keyed requests' bodies held at once. Beyond, keyed requests are refused before they claim.
     pub buffered_bytes: Size,
-    /// Connections to the upstream at once. Beyond, requests wait for one.
+    /// Connections to the upstream at once, unused ones included. Beyond, requests wait for one.
     pub upstream_connections: usize,
     /// How long connecting to the upstream may take, TLS included.
     pub connect_timeout: Time,

@@ -81,6 +81,7 @@ struct Shared<B: Sendable> {
     pool: Arc<Pool<B>>,
     /// How many requests may be with the upstream at once.
     active: Arc<Semaphore>,
+    most: usize,
     alarms: Alarms,
     forwarder: Forwarder,
     base_path: Option<PathAndQuery>,
@@ -106,6 +107,7 @@ impl<B: Sendable> Proxy<B> {
             connector,
             pool: Pool::new(most, limits.upstream_idle),
             active: Arc::new(Semaphore::new(most)),
+            most,
             alarms: Alarms::new(most),
             forwarder: Forwarder::new(upstream, forwarding),
             base_path: upstream.base_path.clone(),
@@ -305,7 +307,10 @@ impl<B: Sendable> Shared<B> {
             let (mut line, pooled) = match pooled {
                 Some(line) => (line, true),
                 // In a box: what TLS takes to begin would make every request's future several times as large.
-                None => (Box::pin(self.open(source)).await?, false),
+                None => {
+                    self.pool.make_room(self.most.saturating_sub(self.active.available_permits()));
+                    (Box::pin(self.open(source)).await?, false)
+                }
             };
             // Connecting takes time, and somebody may soon think that the owner of this claim is dead.
             if operation.is_some_and(|operation| operation.begin_within().is_zero()) {

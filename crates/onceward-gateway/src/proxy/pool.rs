@@ -62,6 +62,15 @@ impl<B: Sendable> Pool<B> {
         drop(surplus);
     }
 
+    /// Closes the oldest idle lines where they and those in use would be too many together.
+    pub(super) fn make_room(&self, in_use: usize) {
+        let mut idle = self.idle();
+        let surplus = idle.len().saturating_sub(self.most.saturating_sub(in_use));
+        let surplus: Vec<Idle<B>> = idle.drain(..surplus).collect();
+        drop(idle);
+        drop(surplus);
+    }
+
     fn close_old(&self) {
         let now = instant();
         let mut idle = self.idle();

@@ -118,6 +118,15 @@ async fn a_keyed_request_keeps_no_port_of_the_gateway() {
 }
 
 #[tokio::test]
+async fn unused_connections_count_for_the_limit_and_are_closed_where_a_request_needs_a_new_one() {
+    let folder = tempfile::tempdir().unwrap();
+    let limit = ["--limits-upstream-connections", "1"];
+    let gateway = Gateway::start(folder.path(), numbering_api().await, &limit);
+    let requests = [unkeyed(), unkeyed(), Request::charge("a"), unkeyed()];
+    assert_eq!(texts(&gateway, &requests).await, ["1 ", "1 ", "2 ", "3 "]);
+}
+
+#[tokio::test]
 async fn a_keyed_request_gets_a_connection_of_its_own_where_it_passes_unprotected_too() {
     let folders: Vec<_> = (0..3).map(|_| tempfile::tempdir().unwrap()).collect();
     let api = numbering_api().await;
