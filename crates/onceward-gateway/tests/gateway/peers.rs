@@ -11,7 +11,7 @@ use onceward::time::sleep;
 
 use crate::harness::{Client, Gateway, Port, Request};
 
-/// How long the servers keep an idle connection. Shorter than their defaults (2 s and 5 s), so that a test has time for many.
+/// How long the servers keep an idle connection. Shorter than their defaults, so that a test has time for many.
 const KEEP_ALIVE: Duration = Duration::from_secs(1);
 
 /// Debian's packages bring these.
@@ -35,6 +35,8 @@ const KEEPER: &str =
 /// A server with an API that keeps a ledger.
 struct Peer {
     server: Server,
+    /// How long it keeps an idle connection, where that is not its default.
+    keep_alive: Option<Duration>,
     port: Port,
     installed: PathBuf,
     folder: PathBuf,
@@ -49,6 +51,10 @@ struct Running {
 impl Peer {
     /// Starts a server. Nothing where the test command did not install it.
     fn start(server: Server, folder: &Path) -> Option<Self> {
+        Self::start_keeping(server, Some(KEEP_ALIVE), folder)
+    }
+
+    fn start_keeping(server: Server, keep_alive: Option<Duration>, folder: &Path) -> Option<Self> {
         let Some(installed) = std::env::var_os("ONCEWARD_TEST_PEERS") else {
             println!("ONCEWARD_TEST_PEERS is not set: nothing was checked. Run `cargo xtask test`.");
             return None;
@@ -56,7 +62,7 @@ impl Peer {
         let folder = folder.join("peer");
         std::fs::create_dir(&folder).unwrap();
         let port = Port::reserve();
-        let mut peer = Self { server, port, installed: installed.into(), folder, running: None };
+        let mut peer = Self { server, keep_alive, port, installed: installed.into(), folder, running: None };
         peer.begin();
         Some(peer)
     }
@@ -64,19 +70,24 @@ impl Peer {
     /// The words that start it, and those that it says when it takes connections.
     fn command(&self) -> (Vec<String>, &'static str) {
         let program = |name: &str| self.installed.join("python/bin").join(name).display().to_string();
-        let (port, keep_alive) = (self.port.address.port(), KEEP_ALIVE.as_secs());
+        let port = self.port.address.port();
+        let keep_alive = |option: &str| {
+            self.keep_alive.map_or_else(String::new, |time| format!("{option} {}", time.as_secs()))
+        };
         let gunicorn = |class: &str| {
             let line = format!(
                 "{} wsgi:app --bind 127.0.0.1:{port} --worker-class {class} --workers 2 --threads 8 \
-                 --keep-alive {keep_alive} --graceful-timeout 10 --log-level info",
+                 {} --graceful-timeout 10 --log-level info",
                 program("gunicorn"),
+                keep_alive("--keep-alive"),
             );
             (line, "Listening at")
         };
         let uvicorn = |http: &str| {
             let line = format!(
-                "{} asgi:app --host 127.0.0.1 --port {port} --http {http} --timeout-keep-alive {keep_alive} --no-access-log",
+                "{} asgi:app --host 127.0.0.1 --port {port} --http {http} {} --no-access-log",
                 program("uvicorn"),
+                keep_alive("--timeout-keep-alive"),
             );
             (line, "Uvicorn running on")
         };
@@ -85,8 +96,8 @@ impl Peer {
             Server::UvicornHttptools => uvicorn("httptools"),
             Server::GunicornSync => gunicorn("sync"),
             Server::GunicornThreads => gunicorn("gthread"),
-            Server::Express => (format!("node express.js {port} {keep_alive}"), "listening"),
-            Server::Jetty => (format!("java -cp {JARS} Jetty.java {port} {keep_alive}"), "listening"),
+            Server::Express => (format!("node express.js {port} {}", keep_alive("")), "listening"),
+            Server::Jetty => (format!("java -cp {JARS} Jetty.java {port} {}", keep_alive("")), "listening"),
         };
         (line.split_whitespace().map(str::to_owned).collect(), ready)
     }
@@ -205,25 +216,55 @@ async fn charges_with_crashing_neighbours(server: Server, charges: usize) {
     assert!(ledger.values().all(|count| *count == 1), "{server:?}: each charge was made once");
 }
 
+/// When requests are sent, after the connections of the gateway to the API were used last.
+struct Idle {
+    /// How long the server keeps them, where that is not its default.
+    keep_alive: Option<Duration>,
+    /// How long the first client waits.
+    first: Duration,
+    /// Between two clients, so that they are spread around the moment when the server closes.
+    apart: Duration,
+    rounds: usize,
+}
+
+impl Idle {
+    /// Around the time that a test sets, many times.
+    const SHORT: Self = Self {
+        keep_alive: Some(KEEP_ALIVE),
+        first: Duration::from_millis(968),
+        apart: Duration::from_millis(2),
+        rounds: 4,
+    };
+
+    /// Around a server's default. Gunicorn looks for old connections once in a second only.
+    fn default_of(server: Server) -> Self {
+        let keep_alive = match server {
+            Server::UvicornH11 | Server::UvicornHttptools | Server::Express => Duration::from_secs(5),
+            Server::GunicornThreads => Duration::from_secs(2),
+            Server::GunicornSync => panic!("it keeps no connection"),
+            Server::Jetty => panic!("its default is too long for a test"),
+        };
+        let first = keep_alive - Duration::from_millis(160);
+        Self { keep_alive: None, first, apart: Duration::from_millis(40), rounds: 2 }
+    }
+}
+
 /// Lets connections of the gateway to the API become as old as the API allows, then sends keyed requests.
-async fn charges_around_the_end_of_idle_connections(server: Server) {
-    const ROUNDS: usize = 4;
-    /// Milliseconds between two clients, so that they are spread around the moment when the server closes.
-    const APART: u64 = 2;
+async fn charges_around_the_end_of_idle_connections(server: Server, idle: Idle) {
+    let Idle { keep_alive, first, apart, rounds } = idle;
     let folder = tempfile::tempdir().unwrap();
-    let Some(peer) = Peer::start(server, folder.path()) else { return };
+    let Some(peer) = Peer::start_keeping(server, keep_alive, folder.path()) else { return };
     // The gateway would keep connections longer than the server does, which is when they race.
     let gateway = Gateway::start(folder.path(), peer.port.address, &["--limits-upstream-idle", "10s"]);
-    let clients = (0..32_u64).map(|number| {
+    let clients = (0..32_u32).map(|number| {
         let gateway = &gateway;
         async move {
             let mut client: Client = gateway.connect().await;
-            for round in 0..ROUNDS {
+            for round in 0..rounds {
                 let hello = client.send(Request::new("GET", "/hello")).await;
                 // The race that is tried can cost a request without a key its answer.
                 assert!(matches!(hello.status, 200 | 502), "{hello:?}");
-                let before = Duration::from_millis(32);
-                sleep(KEEP_ALIVE - before + Duration::from_millis(number * APART)).await;
+                sleep(first + apart * number).await;
                 let key = format!("idle-{number}-{round}");
                 let answer = client.send(Request::charge(&key)).await;
                 assert_eq!(answer.status, 201, "{server:?}, {key}: {answer:?}");
@@ -232,7 +273,7 @@ async fn charges_around_the_end_of_idle_connections(server: Server) {
     });
     futures_util::future::join_all(clients).await;
     let ledger = peer.ledger();
-    assert_eq!(ledger.len(), 32 * ROUNDS, "{server:?}: each charge was made");
+    assert_eq!(ledger.len(), 32 * rounds, "{server:?}: each charge was made");
     assert!(ledger.values().all(|count| *count == 1), "{server:?}: each charge was made once");
 }
 
@@ -291,34 +332,38 @@ async fn no_charge_is_lost_or_made_twice_beside_crashing_handlers_of_jetty() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn no_charge_is_lost_when_uvicorn_closes_idle_connections() {
-    charges_around_the_end_of_idle_connections(Server::UvicornH11).await;
-    charges_around_the_end_of_idle_connections(Server::UvicornHttptools).await;
+    charges_around_the_end_of_idle_connections(Server::UvicornH11, Idle::SHORT).await;
+    charges_around_the_end_of_idle_connections(Server::UvicornHttptools, Idle::SHORT).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn no_charge_is_lost_when_gunicorn_closes_idle_connections() {
-    charges_around_the_end_of_idle_connections(Server::GunicornThreads).await;
+    charges_around_the_end_of_idle_connections(Server::GunicornThreads, Idle::SHORT).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn no_charge_is_lost_when_express_closes_idle_connections() {
-    charges_around_the_end_of_idle_connections(Server::Express).await;
+    charges_around_the_end_of_idle_connections(Server::Express, Idle::SHORT).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn no_charge_is_lost_when_jetty_closes_idle_connections() {
-    charges_around_the_end_of_idle_connections(Server::Jetty).await;
+    charges_around_the_end_of_idle_connections(Server::Jetty, Idle::SHORT).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn no_charge_is_lost_when_servers_close_idle_connections_after_their_default_times() {
+    let servers = [Server::UvicornH11, Server::UvicornHttptools, Server::GunicornThreads, Server::Express];
+    let races =
+        servers.map(|server| charges_around_the_end_of_idle_connections(server, Idle::default_of(server)));
+    futures_util::future::join_all(races).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn no_charge_is_lost_or_made_twice_across_restarts_of_any_server() {
-    for server in [
-        Server::UvicornH11,
-        Server::GunicornSync,
-        Server::GunicornThreads,
-        Server::Express,
-        Server::Jetty,
-    ] {
+    for server in
+        [Server::UvicornH11, Server::GunicornSync, Server::GunicornThreads, Server::Express, Server::Jetty]
+    {
         charges_across_restarts(server).await;
     }
 }

@@ -34,5 +34,5 @@ app.post("/crash-later", (request, response) => {
 app.get("/hello", (request, response) => response.json({ hello: "world" }));
 
 const server = app.listen(Number(process.argv[2]), "127.0.0.1", () => console.log("listening"));
-server.keepAliveTimeout = Number(process.argv[3]) * 1000;
+if (process.argv[3]) server.keepAliveTimeout = Number(process.argv[3]) * 1000;
 process.on("SIGTERM", () => server.close(() => process.exit(0)));
