@@ -386,3 +386,44 @@ async fn a_redirect_of_the_api_to_its_other_spelling_of_a_path_leads_back_to_the
         assert_eq!(peer.ledger().len(), 0, "{server:?}");
     }
 }
+
+/// What a server could take for `/charges`.
+const SPELLINGS: [&str; 22] = [
+    "/charges",
+    "/charges?",
+    "/charges/",
+    "//charges",
+    "/x/../charges",
+    "/%63harges",
+    "/charges;x",
+    "/charges%3b",
+    "/charges%2f",
+    "/charges%5c",
+    "/charges%20",
+    "/charges%00",
+    "/charges%09",
+    "/charges%0a",
+    "/charges%0d",
+    "/charges%0a%0a",
+    "/charges/%0a",
+    "/charges.",
+    "/charges%2e",
+    "/charges%3f",
+    "/charges%23",
+    "/charges%c2%a0",
+];
+
+#[tokio::test(flavor = "multi_thread")]
+async fn no_spelling_of_a_path_gets_past_a_required_key_to_any_server() {
+    for server in [Server::UvicornH11, Server::GunicornSync, Server::Express, Server::Jetty] {
+        let folder = tempfile::tempdir().unwrap();
+        let Some(peer) = Peer::start(server, folder.path()) else { return };
+        let file = "[[routes]]\nmatch = \"POST /charges\"\nkey = \"required\"\n";
+        std::fs::write(folder.path().join("onceward.toml"), file).unwrap();
+        let gateway = Gateway::start(folder.path(), peer.port.address, &["--config", "onceward.toml"]);
+        for target in SPELLINGS {
+            let answer = gateway.send(Request::new("POST", target).body("{}")).await;
+            assert!(answer.status >= 300 && peer.ledger().is_empty(), "{server:?}, {target}: {answer:?}");
+        }
+    }
+}

@@ -1,7 +1,7 @@
 //! The readings of a path.
 //!
 //! Servers read one path in different ways: some drop empty and dot segments, some decode `%2F` before they look for a
-//! slash, some cut `;parameters` off. A route that asks for a key must be met by every spelling that the service behind
+//! slash, some cut `;parameters` or a line feed off. A route that asks for a key must be met by every spelling that the service behind
 //! it could take for the route, so a path is compared in each reading. It goes on to the service as it came.
 
 use std::borrow::Cow;
@@ -29,7 +29,12 @@ impl Readings {
     pub(super) fn of(path: &str) -> Self {
         let mut loose = Vec::new();
         if !is_plain(path) {
-            read(&percent_decode(path), &mut loose);
+            let decoded = percent_decode(path);
+            read(&decoded, &mut loose);
+            // The `$` of Python's expressions matches before a line feed at the end, so Starlette and FastAPI do not see one.
+            if let Some(line) = decoded.strip_suffix(b"\n") {
+                read(line, &mut loose);
+            }
             // A slash that is escaped inside a parameter ends a segment for some, and goes with the parameter for others.
             if path.contains(';') && path.contains('%') {
                 let cut: Vec<&str> = path.split('/').map(without_parameters).collect();
@@ -151,6 +156,8 @@ mod tests {
         // To one server the parameter ends at the escaped slash, to another it does not.
         assert_eq!(readings("/payments;x=%2F..%2Fother")[1..], ["/other", "/payments"]);
         assert_eq!(readings("//payments/")[1..], ["/payments", "/payments/"]);
+        assert_eq!(readings("/payments%0A")[1..], ["/payments\n", "/payments"]);
+        assert_eq!(readings("/payments%0A%0A")[1..], ["/payments\n\n", "/payments\n"]);
         // Decoded once only.
         assert_eq!(readings("/%2570ayments")[1], "/%70ayments");
     }

@@ -15,7 +15,8 @@ use crate::Secret;
 ///
 /// A pattern is `METHOD /path`, or `/path` alone, for the methods that its policy lists. `{name}` stands for one
 /// segment, and a `*` at the end for the rest; `:name` and `<name>` are refused. Paths are compared in every spelling that a
-/// service could take for the pattern: `//`, `.`, `..`, `%2F`, `;parameters` and a slash at the end do not slip past. Case counts.
+/// service could take for the pattern: `//`, `.`, `..`, `%2F`, `;parameters`, and a slash or a line feed at the end do not slip
+/// past. Case counts.
 /// Methods are in capital letters; a request with a listed method in another case is refused.
 ///
 /// ```
@@ -382,6 +383,9 @@ mod tests {
             ("/events%2F..%2Fpayments", "POST /payments"),
             ("/events\\..\\payments", "POST /payments"),
             ("/payments;jsessionid=1", "POST /payments"),
+            ("/payments%0a", "POST /payments"),
+            ("/payments/%0A", "POST /payments"),
+            ("/accounts/7%0a", "POST /accounts/{id}/"),
             ("/payments;x=%2F..%2Fevents%2Fx", "POST /payments"),
             ("/accounts/7", "POST /accounts/{id}/"),
             ("/accounts/7/", "POST /accounts/{id}/"),
