@@ -147,6 +147,29 @@ async fn a_keyed_request_gets_a_connection_of_its_own_where_it_passes_unprotecte
     }
 }
 
+#[tokio::test]
+async fn a_request_that_changes_the_protocol_may_have_a_key() {
+    let folder = tempfile::tempdir().unwrap();
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let gateway = Gateway::start(folder.path(), listener.local_addr().unwrap(), &[]);
+    let mut client = gateway.connect().await;
+    let request =
+        Request::new("GET", "/socket").header("connection", "upgrade").header("upgrade", "websocket");
+    client.write(&request.header("idempotency-key", "k").bytes()).await;
+    let mut api = BufReader::new(listener.accept().await.unwrap().0);
+    let mut line = String::new();
+    while line != "\r\n" {
+        line.clear();
+        api.read_line(&mut line).await.unwrap();
+    }
+    let switched = "HTTP/1.1 101 X\r\nconnection: upgrade\r\nupgrade: websocket\r\n\r\nhello";
+    api.write_all(switched.as_bytes()).await.unwrap();
+    assert_eq!(client.read(false).await.unwrap().status, 101);
+    let mut hello = [0; 5];
+    client.0.read_exact(&mut hello).await.unwrap();
+    assert_eq!(&hello, b"hello");
+}
+
 /// An API that speaks HTTP/2 and nothing else, as gRPC servers do.
 async fn http2_api() -> SocketAddr {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
