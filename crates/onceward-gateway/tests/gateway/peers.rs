@@ -388,8 +388,10 @@ async fn a_redirect_of_the_api_to_its_other_spelling_of_a_path_leads_back_to_the
 }
 
 /// What a server could take for `/charges`.
-const SPELLINGS: [&str; 22] = [
+const SPELLINGS: [&str; 24] = [
     "/charges",
+    "/CHARGES",
+    "/Charges/",
     "/charges?",
     "/charges/",
     "//charges",

@@ -16,7 +16,8 @@ use crate::Secret;
 /// A pattern is `METHOD /path`, or `/path` alone, for the methods that its policy lists. `{name}` stands for one
 /// segment, and a `*` at the end for the rest; `:name` and `<name>` are refused. Paths are compared in every spelling that a
 /// service could take for the pattern: `//`, `.`, `..`, `%2F`, `;parameters`, and a slash or a line feed at the end do not slip
-/// past. Case counts.
+/// past. Case counts, except that a path which no route
+/// names meets a stricter route in any case.
 /// Methods are in capital letters; a request with a listed method in another case is refused.
 ///
 /// ```
@@ -55,6 +56,13 @@ enum Strictness {
     Observed,
     Keyed,
     KeyRequired,
+}
+
+/// Whether letters of a path are told apart by their case.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Case {
+    Counts,
+    Ignored,
 }
 
 impl Found<'_> {
@@ -163,20 +171,29 @@ impl Routes {
     /// nobody knows which reading is the service's.
     pub(super) fn find(&self, method: &Method, path: &str) -> Found<'_> {
         let readings = Readings::of(path);
-        let mut found = self.first(method, Reading::Plain(path));
+        let mut found = self.first(method, Reading::Plain(path), Case::Counts);
         for reading in readings.loose() {
-            let other = self.first(method, reading);
+            let other = self.first(method, reading, Case::Counts);
             if (other.strictness(), Reverse(other.order)) > (found.strictness(), Reverse(found.order)) {
                 found = other;
+            }
+        }
+        // A path that no route names may still be a strict route's to a service that ignores case, as Express does.
+        if found.order == self.routes.len() {
+            for reading in [Reading::Plain(path)].into_iter().chain(readings.loose()) {
+                let other = self.first(method, reading, Case::Ignored);
+                if other.strictness() > found.strictness() {
+                    found = other;
+                }
             }
         }
         found
     }
 
     /// The first route that matches, in one reading of the path.
-    fn first(&self, method: &Method, path: Reading<'_>) -> Found<'_> {
-        for (order, route) in self.routes.iter().enumerate().filter(|(_, route)| route.pattern.accepts(path))
-        {
+    fn first(&self, method: &Method, path: Reading<'_>, case: Case) -> Found<'_> {
+        let mut routes = self.routes.iter().enumerate();
+        while let Some((order, route)) = routes.find(|(_, route)| route.pattern.accepts(path, case)) {
             let listed = match (&route.pattern.method, &route.policy) {
                 (Some(named), _) => named == method,
                 (None, Some(policy)) => policy.methods.contains(method),
@@ -270,25 +287,30 @@ impl Pattern {
     }
 
     /// Compares decoded segments, so that `/pay%6dents` does not slip past `/payments`.
-    fn accepts(&self, path: Reading<'_>) -> bool {
+    fn accepts(&self, path: Reading<'_>, case: Case) -> bool {
         let tidied = self.tidied.as_deref();
         match path {
             // To a service that ignores a slash at the end, the pattern without it names the same.
             Reading::Plain(_) => {
-                self.is_met(&self.segments, path) || tidied.is_some_and(|tidied| self.is_met(tidied, path))
+                self.is_met(&self.segments, path, case)
+                    || tidied.is_some_and(|tidied| self.is_met(tidied, path, case))
             }
             Reading::Loose(_) => {
-                self.is_met(tidied.unwrap_or(&self.segments), path) || self.is_met(&self.segments, path)
+                self.is_met(tidied.unwrap_or(&self.segments), path, case)
+                    || self.is_met(&self.segments, path, case)
             }
         }
     }
 
-    fn is_met(&self, segments: &[Segment], path: Reading<'_>) -> bool {
+    fn is_met(&self, segments: &[Segment], path: Reading<'_>, case: Case) -> bool {
         let mut rest = path.segments();
         let matched = segments.iter().all(|segment| {
             rest.next().is_some_and(|found| match segment {
                 Segment::Any => !found.is_empty(),
-                Segment::Literal(literal) => **literal == *found,
+                Segment::Literal(literal) => match case {
+                    Case::Counts => **literal == *found,
+                    Case::Ignored => literal.eq_ignore_ascii_case(&found),
+                },
             })
         });
         matched && (self.tail == Tail::Rest || rest.next().is_none())
@@ -393,7 +415,13 @@ mod tests {
             // What tidies up to an open route may be meant for the strict one by a service that does not tidy.
             ("/vault/../events/x", "POST /vault/*"),
             ("/vault/%2e%2e/drafts", "POST /vault/*"),
-            ("/Payments", "default"),
+            ("/Payments", "POST /payments"),
+            ("/PAYMENTS/", "POST /payments"),
+            ("/DRAFTS/../%50AYMENTS", "POST /payments"),
+            ("/Vault/x", "POST /vault/*"),
+            // Nothing stricter stands there, so that case counts.
+            ("/Drafts", "default"),
+            ("/Refunds/7", "default"),
             ("/payments%252F", "default"),
             ("/drafts/", "POST /drafts"),
         ] {
