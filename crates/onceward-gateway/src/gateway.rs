@@ -11,7 +11,6 @@ use arc_swap::ArcSwap;
 use bytes::Bytes;
 use http::header::{CACHE_CONTROL, CONTENT_TYPE, RETRY_AFTER};
 use http::{HeaderValue, Request, Response, StatusCode};
-use http_body_util::{Either, Full};
 use onceward::http::{
     Body, Failure, Handled, How, Idempotency, IdempotencyLayer, OnError, ResponseFuture, header,
 };
@@ -28,8 +27,8 @@ use crate::telemetry::traces::{Ended, RequestSpan, Tracer, log_span};
 
 /// What the proxy is sent.
 pub type Sent = Body<front::Body>;
-/// What a client is sent: an answer that passes through, one that was read whole, or a refusal of the gateway's own.
-pub type Answer = Either<Body<UpstreamBody<Sent>>, Full<Bytes>>;
+/// What a client is sent: an answer that passes through, or one that is there whole.
+pub type Answer = Body<UpstreamBody<Sent>>;
 
 /// What a failure on the way to the upstream proves.
 #[derive(Debug, Clone, Copy)]
@@ -133,8 +132,8 @@ impl Future for Answering {
         let this = self.project();
         let _log = this.log.enter();
         let answer = match ready!(this.answer.poll(context)) {
-            Ok(response) => response.map(Either::Left),
-            Err(error) => failed(&error, this.told.as_ref().map(|told| &told.asked)).map(Either::Right),
+            Ok(response) => response,
+            Err(error) => failed(&error, this.told.as_ref().map(|told| &told.asked)),
         };
         if let Some(told) = this.told.take() {
             told.answered(&answer);
@@ -193,7 +192,7 @@ fn broken_off(error: &ProxyError) -> Option<&front::BodyError> {
 
 /// The answer to a request that got none from the upstream and is not protected: it has no key, or the store is away and its
 /// route lets it pass.
-fn failed(error: &ProxyError, asked: Option<&Asked>) -> Response<Full<Bytes>> {
+fn failed(error: &ProxyError, asked: Option<&Asked>) -> Response<Answer> {
     let failure = error.failure();
     let body = broken_off(error);
     let (method, path) = (asked.map(Asked::method), asked.map(Asked::path));
@@ -250,7 +249,7 @@ fn failed(error: &ProxyError, asked: Option<&Asked>) -> Response<Full<Bytes>> {
         "detail": detail,
         "code": code,
     });
-    let mut response = Response::new(Full::new(Bytes::from(body.to_string())));
+    let mut response = Response::new(Answer::from(Bytes::from(body.to_string())));
     *response.status_mut() = status;
     let headers = response.headers_mut();
     headers.insert(CONTENT_TYPE, HeaderValue::from_static("application/problem+json"));

@@ -9,6 +9,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::{Bytes, BytesMut};
+use futures_util::StreamExt as _;
+use futures_util::stream::FuturesUnordered;
 use http::{Request, Response};
 use hyper::server::conn::{http1, http2};
 use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
@@ -21,7 +23,6 @@ use tower_service::Service;
 use super::guard::{Guard, Opened};
 use super::head::HeadLimits;
 use super::raw::Shared;
-use super::seldom::Seldom;
 use super::service::{Handler, Protocol};
 use super::streams::Streams;
 use super::timer::{FROM_NOW, HeadTimer};
@@ -87,7 +88,7 @@ impl Front {
         I: AsyncRead + AsyncWrite + Send + Unpin + 'static,
         S: Service<Request<Body>, Response = Response<B>, Error = Infallible> + Clone + Send + 'static,
         S::Future: Send + 'static,
-        B: http_body::Body<Data = Bytes> + Send + 'static,
+        B: http_body::Body<Data = Bytes> + From<Bytes> + Send + 'static,
         B::Error: Into<Box<dyn StdError + Send + Sync>>,
     {
         self.connection(Accepted { io, address, service, place: None }, stop).await
@@ -102,10 +103,12 @@ impl Front {
         I: AsyncRead + AsyncWrite + Send + Unpin + 'static,
         S: Service<Request<Body>, Response = Response<B>, Error = Infallible> + Clone + Send + 'static,
         S::Future: Send + 'static,
-        B: http_body::Body<Data = Bytes> + Send + 'static,
+        B: http_body::Body<Data = Bytes> + From<Bytes> + Send + 'static,
         B::Error: Into<Box<dyn StdError + Send + Sync>>,
     {
-        let mut stop = pin!(Seldom::new(stop));
+        // It is polled only when it was woken: polling it with every read would re-register it under a lock that all
+        // connections share.
+        let stop = &mut FuturesUnordered::from_iter([stop]);
         let Some(certificate) = &self.tls else {
             return run(&self.limits, accepted, Scheme::Http, Speaks::Unknown, stop).await;
         };
@@ -115,7 +118,7 @@ impl Front {
             biased;
             io = handshake => io.map_err(ConnectionError::Handshake)?,
             () = sleep(limit) => return Err(ConnectionError::Silent(limit)),
-            () = stop.as_mut() => return Ok(()),
+            _ = stop.next() => return Ok(()),
         };
         let speaks = match io.get_ref().1.alpn_protocol() {
             Some(tls::H2) => Speaks::Http2,
@@ -140,13 +143,13 @@ async fn run<I, S, B>(
     accepted: Accepted<I, S>,
     scheme: Scheme,
     speaks: Speaks,
-    mut stop: std::pin::Pin<&mut impl Future<Output = ()>>,
+    stop: &mut FuturesUnordered<impl Future<Output = ()>>,
 ) -> Result<(), ConnectionError>
 where
     I: AsyncRead + AsyncWrite + Send + Unpin + 'static,
     S: Service<Request<Body>, Response = Response<B>, Error = Infallible> + Clone + Send + 'static,
     S::Future: Send + 'static,
-    B: http_body::Body<Data = Bytes> + Send + 'static,
+    B: http_body::Body<Data = Bytes> + From<Bytes> + Send + 'static,
     B::Error: Into<Box<dyn StdError + Send + Sync>>,
 {
     let Accepted { mut io, address, service, place } = accepted;
@@ -162,7 +165,7 @@ where
             },
             () = sleep(limits.header_timeout) => return Err(ConnectionError::Silent(limits.header_timeout)),
             // Nothing was asked yet.
-            () = stop.as_mut() => return Ok(()),
+            _ = stop.next() => return Ok(()),
         },
     };
     let opened = Opened { io, read, stall: limits.body_timeout, place };
@@ -188,7 +191,7 @@ where
                 tokio::select! {
                     biased;
                     ended = connection.as_mut() => return ended.map_err(ConnectionError::Http),
-                    () = stop.as_mut() => break,
+                    _ = stop.next() => break,
                     () = sleep(look.duration_since(now)) => {}
                 }
             }
@@ -205,7 +208,7 @@ where
             tokio::select! {
                 biased;
                 ended = connection.as_mut() => return ended.map_err(ConnectionError::Http),
-                () = stop.as_mut() => {
+                _ = stop.next() => {
                     shared.stop();
                     connection.as_mut().graceful_shutdown();
                 }

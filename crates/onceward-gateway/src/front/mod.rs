@@ -25,7 +25,6 @@ mod linger;
 mod listen;
 mod raw;
 mod refusal;
-mod seldom;
 mod service;
 mod stall;
 mod streams;

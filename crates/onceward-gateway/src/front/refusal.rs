@@ -3,7 +3,6 @@
 use bytes::Bytes;
 use http::header::{CACHE_CONTROL, CONNECTION, CONTENT_TYPE};
 use http::{HeaderValue, Response, StatusCode};
-use http_body_util::Full;
 use onceward::http::header::OUTCOME;
 use onceward::http::{Flavor, Problem};
 use serde_json::json;
@@ -134,7 +133,7 @@ impl Refusal {
     }
 
     /// The problem as RFC 9457 has it.
-    pub(super) fn response(self, then: Then) -> Response<Full<Bytes>> {
+    pub(super) fn response(self, then: Then) -> Response<Bytes> {
         let status = self.status();
         let mut body = json!({
             "title": self.title(),
@@ -144,7 +143,7 @@ impl Refusal {
         if self == Self::MethodCase {
             body = method_invalid();
         }
-        let mut response = Response::new(Full::from(body.to_string()));
+        let mut response = Response::new(Bytes::from(body.to_string()));
         *response.status_mut() = status;
         let headers = response.headers_mut();
         headers.insert(CONTENT_TYPE, HeaderValue::from_static("application/problem+json"));

@@ -11,7 +11,6 @@ use bytes::Bytes;
 use http::header::{CONTENT_LENGTH, HOST, UPGRADE};
 use http::{Request, Response};
 use http_body::{Body as HttpBody, Frame, SizeHint};
-use http_body_util::{Either, Full};
 use hyper::body::Incoming;
 use onceward::http::is_miscased;
 use tower_service::Service;
@@ -25,10 +24,10 @@ use super::streams::{Stream, Streams};
 use crate::telemetry::access;
 
 pin_project_lite::pin_project! {
-    /// An answer of the service, or a refusal.
+    /// The body of an answer, of the service or of a refusal.
     pub(super) struct Answer<B> {
         #[pin]
-        body: Either<Full<Bytes>, B>,
+        body: B,
         // Until it is sent or dropped, its connection is not idle.
         stream: Option<Stream>,
     }
@@ -46,7 +45,7 @@ where
         self: Pin<&mut Self>,
         context: &mut Context<'_>,
     ) -> Poll<Option<Result<Frame<Bytes>, Self::Error>>> {
-        self.project().body.poll_frame(context)
+        self.project().body.poll_frame(context).map_err(Into::into)
     }
 
     fn is_end_stream(&self) -> bool {
@@ -148,6 +147,7 @@ fn http2_refusal(request: &Request<Incoming>, url_bytes: usize) -> Option<Refusa
 impl<S, B> hyper::service::Service<Request<Incoming>> for Handler<S>
 where
     S: Service<Request<Body>, Response = Response<B>, Error = Infallible> + Clone,
+    B: From<Bytes>,
 {
     type Response = Response<Answer<B>>;
     type Error = Infallible;
@@ -199,7 +199,7 @@ pin_project_lite::pin_project! {
 pin_project_lite::pin_project! {
     #[project = StepProjected]
     enum Step<S, F> {
-        Refused { answer: Option<Response<Full<Bytes>>> },
+        Refused { answer: Option<Response<Bytes>> },
         Waiting { waiting: Option<Box<(S, Request<Body>)>> },
         Called { #[pin] future: F },
     }
@@ -208,6 +208,7 @@ pin_project_lite::pin_project! {
 impl<S, B> Future for Handling<S, S::Future>
 where
     S: Service<Request<Body>, Response = Response<B>, Error = Infallible>,
+    B: From<Bytes>,
 {
     type Output = Result<Response<Answer<B>>, Infallible>;
 
@@ -221,14 +222,15 @@ where
 impl<S, B> Future for Step<S, S::Future>
 where
     S: Service<Request<Body>, Response = Response<B>, Error = Infallible>,
+    B: From<Bytes>,
 {
-    type Output = Result<Response<Either<Full<Bytes>, B>>, Infallible>;
+    type Output = Result<Response<B>, Infallible>;
 
     fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
         loop {
             let future = match self.as_mut().project() {
                 StepProjected::Refused { answer } => match answer.take() {
-                    Some(answer) => return Poll::Ready(Ok(answer.map(Either::Left))),
+                    Some(answer) => return Poll::Ready(Ok(answer.map(B::from))),
                     // Only a future that is polled after its end comes here.
                     None => return Poll::Pending,
                 },
@@ -242,8 +244,7 @@ where
                     }
                 }
                 StepProjected::Called { future } => {
-                    let answer = ready!(future.poll(context))?;
-                    return Poll::Ready(Ok(answer.map(Either::Right)));
+                    return future.poll(context);
                 }
             };
             self.set(Self::Called { future });

@@ -63,6 +63,13 @@ impl<B> Body<B> {
     }
 }
 
+/// A body that is there whole, for answers that a server around this layer gives itself.
+impl<B> From<Bytes> for Body<B> {
+    fn from(data: Bytes) -> Self {
+        Self::whole(data.into())
+    }
+}
+
 impl<B: HttpBody> Body<B> {
     /// Passes through, and is copied on the way.
     pub(super) fn copied(body: B, mut copied: Copied) -> Self {

@@ -4,6 +4,7 @@ use std::borrow::Cow;
 use std::time::{Duration, UNIX_EPOCH};
 
 use ::http::{HeaderMap, HeaderName, HeaderValue};
+use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, percent_decode_str, utf8_percent_encode};
 
 use crate::Timestamp;
 
@@ -16,42 +17,17 @@ pub(super) fn rfc3339(at: Timestamp) -> String {
     humantime::format_rfc3339_seconds(UNIX_EPOCH + seconds).to_string()
 }
 
-/// Encodes everything but RFC 3986's unreserved characters, so that the text is one path segment and a header value.
+/// Everything but RFC 3986's unreserved characters.
+const RESERVED: &AsciiSet = &NON_ALPHANUMERIC.remove(b'-').remove(b'.').remove(b'_').remove(b'~');
+
+/// Encodes a text so that it is one path segment and a header value.
 pub(super) fn percent_encode(text: &str) -> String {
-    let mut encoded = String::with_capacity(text.len());
-    for byte in text.bytes() {
-        match byte {
-            b'a'..=b'z' | b'A'..=b'Z' | b'0'..=b'9' | b'-' | b'.' | b'_' | b'~' => encoded.push(byte.into()),
-            other => encoded.push_str(&format!("%{other:02X}")),
-        }
-    }
-    encoded
+    utf8_percent_encode(text, RESERVED).to_string()
 }
 
 /// Decodes every `%` escape; what is no escape stays as it is.
 pub(super) fn percent_decode(text: &str) -> Cow<'_, [u8]> {
-    let bytes = text.as_bytes();
-    if !bytes.contains(&b'%') {
-        return Cow::Borrowed(bytes);
-    }
-    let hex = |byte: Option<&u8>| byte.and_then(|byte| char::from(*byte).to_digit(16));
-    let mut decoded = Vec::with_capacity(bytes.len());
-    let mut at = 0;
-    while at < bytes.len() {
-        let digits =
-            if bytes[at] == b'%' { hex(bytes.get(at + 1)).zip(hex(bytes.get(at + 2))) } else { None };
-        match digits.and_then(|(high, low)| u8::try_from(high * 16 + low).ok()) {
-            Some(byte) => {
-                decoded.push(byte);
-                at += 3;
-            }
-            None => {
-                decoded.push(bytes[at]);
-                at += 1;
-            }
-        }
-    }
-    Cow::Owned(decoded)
+    percent_decode_str(text).into()
 }
 
 /// The members of a comma-separated header, over all its lines. One that is no text is left out; its neighbours are not.
