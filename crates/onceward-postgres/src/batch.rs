@@ -374,7 +374,7 @@ impl<'a> Columns<'a> {
             ids: swaps.iter().map(|swap| Id(swap.id)).collect(),
             expected: swaps.iter().map(|swap| swap.expect.map(column)).collect(),
             texts: [
-                text(|swap| Some(swap.row.state)),
+                text(|swap| Some(swap.row.state.name())),
                 text(|swap| Some(&swap.row.scope)),
                 text(|swap| Some(&swap.row.key)),
                 text(|swap| Some(&swap.row.route)),

@@ -5,7 +5,7 @@
 
 use std::time::Duration;
 
-use onceward::{RecordId, Timestamp};
+use onceward::{RecordId, StateKind, Timestamp};
 
 use crate::cursor::{Position, Walk};
 use crate::error::Failed;
@@ -31,7 +31,7 @@ fn before(at: Timestamp) -> (At, Id) {
 impl Head {
     /// When it expires, if it does.
     fn expiry(&self) -> Option<Timestamp> {
-        let settled = self.state == "completed" || self.state == "failed_retryable";
+        let settled = matches!(self.state, Some(StateKind::Completed | StateKind::FailedRetryable));
         self.expires_at.filter(|_| settled)
     }
 }
@@ -121,7 +121,10 @@ impl Lane {
         let rows = self.send(&shared.statements.lists.all, &[&at, &id, &At(Timestamp::NEVER), &most]).await?;
         read(&rows, 0, |row| {
             let (state, expires_at): (&str, Option<At>) = (row.try_get(1)?, row.try_get(5)?);
-            let settled = state == "completed" || state == "failed_retryable";
+            let settled = matches!(
+                StateKind::from_name(state),
+                Some(StateKind::Completed | StateKind::FailedRetryable)
+            );
             Ok((row.try_get::<_, At>(2)?.0, settled && expires_at.is_some_and(|at| at.0 <= now)))
         })
     }
@@ -129,7 +132,7 @@ impl Lane {
     async fn note_overdue(&mut self, heads: &[Head], now: Timestamp) -> Result<(), Failed> {
         let overdue: Vec<_> = heads
             .iter()
-            .filter(|head| matches!(head.state.as_str(), "in_progress" | "unknown"))
+            .filter(|head| matches!(head.state, Some(StateKind::InProgress | StateKind::Unknown)))
             .filter(|head| now.since(head.created_at) > OVERDUE)
             .map(|head| (Id(head.id), None))
             .collect();

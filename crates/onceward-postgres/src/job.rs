@@ -3,7 +3,7 @@
 use bytes::Bytes;
 use onceward::codec;
 use onceward::store::{Seen, Stamped, StoreError, Swapped, Version};
-use onceward::{Letter, Record, RecordId, State, Timestamp};
+use onceward::{Letter, Record, RecordId, State, StateKind, Timestamp};
 use tokio::sync::oneshot;
 
 use crate::values::{At, readable};
@@ -37,7 +37,7 @@ pub(crate) struct Forget {
 /// A record as it goes into the table. Made on the caller's task, so that the connection's only copies it.
 #[derive(Clone)]
 pub(crate) struct Row {
-    pub state: &'static str,
+    pub state: StateKind,
     pub scope: String,
     pub key: String,
     pub route: String,
@@ -66,7 +66,7 @@ impl Row {
             )));
         }
         let mut row = Self {
-            state: record.state.name(),
+            state: record.state.kind(),
             scope: readable(&record.subject.scope),
             key: readable(&record.subject.key),
             route: readable(&record.subject.route),

@@ -7,7 +7,7 @@ use std::collections::HashMap;
 
 use onceward::codec;
 use onceward::store::{Due, Entry, Filter, Page, Scan, StoreError, Version, Which};
-use onceward::{RecordId, Timestamp};
+use onceward::{RecordId, StateKind, Timestamp};
 use tokio_postgres::Row;
 
 use crate::cursor::{Position, Walk};
@@ -37,7 +37,8 @@ pub(crate) struct Listing {
 pub(crate) struct Head {
     pub id: RecordId,
     pub at: Timestamp,
-    pub state: String,
+    /// None where there is no record, or one of a state that this version does not know.
+    pub state: Option<StateKind>,
     pub created_at: Timestamp,
     pub expires_at: Option<Timestamp>,
     pub bytes: usize,
@@ -83,8 +84,8 @@ fn walks(which: &Which) -> &'static [Walk] {
         Which::Due(Due::Leases) => &[Walk::Promotion, Walk::Leases, Walk::YoungLeases],
         Which::Due(Due::Reconcile) => &[Walk::Reconcile],
         Which::Due(Due::Expired) => &[Walk::Expiry, Walk::Crowd],
-        Which::Filter(Filter { state: Some("in_progress"), .. }) => &[Walk::Leases, Walk::Young],
-        Which::Filter(Filter { state: Some("unknown"), .. }) => &[Walk::Reconcile],
+        Which::Filter(Filter { state: Some(StateKind::InProgress), .. }) => &[Walk::Leases, Walk::Young],
+        Which::Filter(Filter { state: Some(StateKind::Unknown), .. }) => &[Walk::Reconcile],
         Which::Filter(_) => &[Walk::All],
     }
 }
@@ -188,8 +189,8 @@ impl Lane {
         let limit = i64::try_from(most).unwrap_or(i64::MAX);
         let (at, id, until, young) = (At(after.at), Id(after.id), At(until), At(young));
         match after.walk {
-            Walk::Leases => self.noted("lease", "in_progress", after, until, limit).await,
-            Walk::Reconcile => self.noted("reconcile", "unknown", after, until, limit).await,
+            Walk::Leases => self.noted("lease", StateKind::InProgress, after, until, limit).await,
+            Walk::Reconcile => self.noted("reconcile", StateKind::Unknown, after, until, limit).await,
             Walk::YoungLeases => {
                 let rows = self.send(&lists.young_by_lease, &[&young, &until, &at, &id, &limit]).await?;
                 read(&rows, 0, |row| Ok((row.try_get::<_, At>(3)?.0, true)))
@@ -197,7 +198,10 @@ impl Lane {
             Walk::Young => {
                 let rows = self.send(&lists.young, &[&young, &at, &id, &limit]).await?;
                 read(&rows, 0, |row| {
-                    Ok((row.try_get::<_, At>(2)?.0, row.try_get::<_, &str>(1)? == "in_progress"))
+                    Ok((
+                        row.try_get::<_, At>(2)?.0,
+                        row.try_get::<_, &str>(1)? == StateKind::InProgress.name(),
+                    ))
                 })
             }
             Walk::All | Walk::Expiry | Walk::Crowd | Walk::Promotion => {
@@ -215,7 +219,7 @@ impl Lane {
     async fn noted(
         &mut self,
         kind: &str,
-        state: &str,
+        state: StateKind,
         after: Position,
         until: At,
         limit: i64,
@@ -229,10 +233,10 @@ impl Lane {
         let mut put_right = None;
         for row in &rows {
             let (id, at): (Id, At) = (row.try_get(0).map_err(unread)?, row.try_get(1).map_err(unread)?);
-            let found: Option<&str> = row.try_get(3).map_err(unread)?;
+            let found = row.try_get::<_, Option<&str>>(3).map_err(unread)?.and_then(StateKind::from_name);
             let truth = match found {
-                Some("in_progress") => row.try_get::<_, Option<At>>(5).map_err(unread)?,
-                Some("unknown") => {
+                Some(StateKind::InProgress) => row.try_get::<_, Option<At>>(5).map_err(unread)?,
+                Some(StateKind::Unknown) => {
                     Some(row.try_get::<_, Option<At>>(6).map_err(unread)?.unwrap_or(At(Timestamp::NEVER)))
                 }
                 Some(_) | None => None,
@@ -253,7 +257,7 @@ impl Lane {
             heads.push(Head {
                 id: id.0,
                 at: at.0,
-                state: found.unwrap_or_default().to_owned(),
+                state: found,
                 created_at: at.0,
                 expires_at: None,
                 bytes: bytes(row, 8).map_err(unread)?,
@@ -263,7 +267,7 @@ impl Lane {
             });
         }
         self.mend(&wrong).await?;
-        self.clear(&gone, kind, state).await?;
+        self.clear(&gone, kind, state.name()).await?;
         Ok(heads)
     }
 
@@ -304,7 +308,7 @@ impl Lane {
 fn agrees(which: &Which, row: &Row) -> Result<bool, tokio_postgres::Error> {
     let Which::Filter(filter) = which else { return Ok(false) };
     if let Some(state) = filter.state
-        && row.try_get::<_, &str>(1)? != state
+        && row.try_get::<_, &str>(1)? != state.name()
     {
         return Ok(false);
     }
@@ -333,7 +337,7 @@ pub(crate) fn read(
         Ok(Head {
             id: row.try_get::<_, Id>(first)?.0,
             at,
-            state: row.try_get(first + 1)?,
+            state: StateKind::from_name(row.try_get(first + 1)?),
             created_at: row.try_get::<_, At>(first + 2)?.0,
             expires_at: row.try_get::<_, Option<At>>(first + 5)?.map(|at| at.0),
             bytes: bytes(row, first + 6)?,

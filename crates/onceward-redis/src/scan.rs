@@ -4,7 +4,7 @@
 
 use futures_util::future::{join_all, try_join_all};
 use onceward::store::{Entry, Filter, Page, Scan, StoreError, Which};
-use onceward::{Record, RecordId, Timestamp};
+use onceward::{Record, RecordId, StateKind, Timestamp};
 
 use crate::cursor::Place;
 use crate::error::Failure;
@@ -245,9 +245,9 @@ enum Walked {
 /// The lists in which records of such a filter stand.
 fn lists_of(filter: &Filter) -> &'static [List] {
     match filter.state {
-        Some("in_progress") => &[List::Leases],
-        Some("unknown") => &[List::Unknown],
-        Some(_) => &[List::Settled],
+        Some(StateKind::InProgress) => &[List::Leases],
+        Some(StateKind::Unknown) => &[List::Unknown],
+        Some(StateKind::Completed | StateKind::FailedRetryable | StateKind::Expired) => &[List::Settled],
         None => &List::ALL,
     }
 }

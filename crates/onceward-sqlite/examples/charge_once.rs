@@ -11,7 +11,8 @@ use std::time::Duration;
 
 use onceward::event::Resolution;
 use onceward::{
-    Claim, Engine, EngineOptions, Fingerprint, Identity, Key, Outcome, Ran, Refusal, Reply, Scope, time,
+    Claim, Engine, EngineOptions, Fingerprint, Identity, Key, Outcome, Ran, Refusal, Reply, Resolve, Scope,
+    time,
 };
 use onceward_sqlite::{Options, SqliteStore};
 
@@ -75,7 +76,9 @@ async fn main() -> Result<(), Box<dyn Error>> {
     say("An operator finds the charge at the provider and says so. From now on that is the answer.");
     let id = identity()?.id_of(&Scope::new("shop")?, &Key::new("order-4")?);
     let verdict = Resolution::Completed(Arc::new(Reply::new("charge 4 of 800 cents").with_status(201)));
-    engine.resolve(id, None, verdict, "ann", "found in the provider's dashboard").await?;
+    engine
+        .resolve(id, Resolve { verdict, by: "ann", reason: "found in the provider's dashboard", seen: None })
+        .await?;
     show(&pay(&engine, &provider, "order-4", 800).await?);
 
     say("The process is restarted. Everything is still known.");

@@ -33,7 +33,7 @@ pub(crate) fn entry(row: &Row<'_>, which: &Which, bytes: &mut usize) -> rusqlite
 
 fn columns_agree(filter: &Filter, row: &Row<'_>) -> rusqlite::Result<bool> {
     if let Some(state) = filter.state
-        && row.get_ref(4)?.as_bytes()? != state.as_bytes()
+        && row.get_ref(4)?.as_bytes()? != state.name().as_bytes()
     {
         return Ok(false);
     }

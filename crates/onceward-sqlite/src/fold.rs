@@ -147,7 +147,7 @@ impl<'c> Folder<'c> {
             };
             let times = (micros(row.due_at), micros(row.created_at));
             let record = row.record.as_slice();
-            self.put.execute((id, column(latest.version), row.state, times.0, times.1, record))?;
+            self.put.execute((id, column(latest.version), row.state.name(), times.0, times.1, record))?;
         }
         // The versions with every part: of a fold that ends in the middle the journal may not be left, in a backup or after
         // a batch that was read at a start was never on the disk. Generations rise by one, and never come near the end of

@@ -2,7 +2,7 @@
 
 use onceward::codec;
 use onceward::store::{Seen, Stamped, StoreError, Swapped, Version};
-use onceward::{Record, RecordId, Timestamp};
+use onceward::{Record, RecordId, StateKind, Timestamp};
 use tokio::sync::oneshot;
 
 use crate::queue::{Weigh, Weight};
@@ -36,7 +36,7 @@ pub(crate) struct Forget {
 /// A record as it goes into the database. Made on the caller's task, so that the writer only copies it.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct Row {
-    pub state: &'static str,
+    pub state: StateKind,
     pub due_at: Timestamp,
     pub created_at: Timestamp,
     pub record: Vec<u8>,
@@ -53,7 +53,7 @@ impl Row {
             )));
         }
         let (_, due_at) = record.due();
-        Ok(Self { state: record.state.name(), due_at, created_at: record.created_at, record: bytes })
+        Ok(Self { state: record.state.kind(), due_at, created_at: record.created_at, record: bytes })
     }
 }
 

@@ -2,8 +2,8 @@
 
 use std::path::Path;
 
-use onceward::Timestamp;
 use onceward::store::{Due, Filter, Page, Scan, StoreError, Which};
+use onceward::{StateKind, Timestamp};
 use rusqlite::{Connection, OptionalExtension, params};
 
 use crate::cursor::{Position, Walk};
@@ -81,8 +81,8 @@ fn walks(which: &Which) -> &'static [Walk] {
         Which::Due(Due::Leases) => &[Walk::Leases],
         Which::Due(Due::Reconcile) => &[Walk::Reconcile],
         Which::Due(Due::Expired) => &[Walk::Expiry, Walk::Crowd],
-        Which::Filter(Filter { state: Some("in_progress"), .. }) => &[Walk::Leases],
-        Which::Filter(Filter { state: Some("unknown"), .. }) => &[Walk::Reconcile],
+        Which::Filter(Filter { state: Some(StateKind::InProgress), .. }) => &[Walk::Leases],
+        Which::Filter(Filter { state: Some(StateKind::Unknown), .. }) => &[Walk::Reconcile],
         Which::Filter(_) => &[Walk::All],
     }
 }

@@ -41,7 +41,7 @@ pub use claim::{Claim, ClaimError};
 pub use engine::{
     By, CacheError, CacheFuture, Claimed, Engine, EngineError, EngineOptions, IdentityChange,
     IdentityRefused, Limits, Observation, Observer, OpenError, Operated, Operation, OptionsError, Ran,
-    Recognition, Reservation, Settled, SharedCache, SweepReport, Sweeping, Tenure,
+    Recognition, Reservation, Resolve, Settled, SharedCache, SweepReport, Sweeping, Tenure,
 };
 pub use entropy::{EntropyUnavailable, Instance, OwnerToken, random_bytes};
 pub use event::Refusal;
@@ -52,7 +52,7 @@ pub use memory::MemoryStore;
 pub use outcome::{Evidence, Outcome, RecoveryPoint, RecoveryPointError, Reply, Unsure, Verdict};
 pub use record::{
     Absence, Cause, Doubt, Entered, Extension, Fence, HistoryEntry, Label, LastFinding, Letter, Naming,
-    OnLapse, Record, RecordFormat, State, Subject, Terms,
+    OnLapse, Record, RecordFormat, State, StateKind, Subject, Terms,
 };
 pub use scope::{Scope, ScopeError};
 pub use secret::{Secret, SecretTooShort};

@@ -8,7 +8,7 @@ use std::future::Future;
 use std::pin::Pin;
 
 use crate::codec::Unreadable;
-use crate::record::{Letter, Record, State};
+use crate::record::{Letter, Record, State, StateKind};
 use crate::{RecordId, Timestamp};
 
 /// What a store's methods return. Boxed, so that one engine serves whichever store the configuration names.
@@ -126,8 +126,8 @@ pub enum Due {
 /// What an operator asks for. Everything that is given must agree.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Filter {
-    /// A state's name.
-    pub state: Option<&'static str>,
+    /// In this state only.
+    pub state: Option<StateKind>,
     /// A route.
     pub route: Option<String>,
     /// A scope's text.
@@ -139,7 +139,7 @@ pub struct Filter {
 impl Filter {
     /// Whether a record is asked for. Stores may narrow by index first, and ask this in the end.
     pub fn accepts(&self, record: &Record) -> bool {
-        self.state.is_none_or(|state| record.state.name() == state)
+        self.state.is_none_or(|state| record.state.kind() == state)
             && self.route.as_ref().is_none_or(|route| record.subject.route == *route)
             && self.scope.as_ref().is_none_or(|scope| record.subject.scope == *scope)
             && self.created_before.is_none_or(|before| record.created_at < before)

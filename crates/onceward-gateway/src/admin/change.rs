@@ -1,7 +1,6 @@
 //! Changing operations: by workers that execute elsewhere, and by operators.
 
 use std::sync::Arc;
-use std::time::Duration;
 
 use axum::Extension;
 use axum::body::Body;
@@ -12,7 +11,7 @@ use onceward::event::Resolution;
 use onceward::store::{Stamped, StoreError};
 use onceward::{
     By, Cause, Claim, Claimed, EngineError, Fence, Fingerprint, Key, OnLapse, Operated, OperationId, Outcome,
-    OwnerToken, RecordId, RecoveryPoint, Scope, Settled, State, Tenure, Terms, Unsure,
+    OwnerToken, RecordId, RecoveryPoint, Resolve, Scope, Settled, State, Tenure, Terms, Unsure,
 };
 use serde::Deserialize;
 use serde_json::json;
@@ -24,12 +23,6 @@ use super::reply::{Bodies, Brought, Content, content, shown};
 use super::token::Caller;
 use super::{Shared, input, record};
 use crate::telemetry::metrics::OPERATIONS;
-
-/// Tenures of an operation that may be resumed, where its owner says nothing else: a phase that fails five times will
-/// fail again.
-const RESUME_ATTEMPTS: u32 = 5;
-/// How long after a lapse somebody may still take over: a working day and a night.
-const RESUME_WITHIN: Duration = Duration::from_secs(24 * 60 * 60);
 
 /// The least body of each call, shown to callers that send less.
 const CLAIM: &str = r#"{"scope": "…", "key": "…", "fingerprint": "…"}"#;
@@ -86,7 +79,7 @@ impl ClaimBody {
         }
         terms.on_lapse = match self.on_lapse {
             None | Some(OnLapseName::Unknown) => OnLapse::Unknown,
-            Some(OnLapseName::Resume) => OnLapse::Resume { attempts: RESUME_ATTEMPTS, within: RESUME_WITHIN },
+            Some(OnLapseName::Resume) => OnLapse::RESUME,
         };
         let claim = Claim::new(scope, key, Fingerprint::of_bytes(self.fingerprint.as_bytes()));
         let claim = claim.route(OPERATIONS).and_then(|claim| claim.terms(terms));
@@ -346,9 +339,9 @@ pub(super) async fn resolve(
             return Err(Problem::Invalid("only verdict = completed has a reply".to_owned()));
         }
     };
-    // The verdict is about the record that stands there now, or about none: its fence goes with it.
-    let (found, fence) = match shared.engine.load(id).await {
-        Ok(Some(found)) if found.record.is_named_by(operation) => (found.version, Some(found.record.fence)),
+    // The verdict is about the record that stands there now: its version goes with it.
+    let found = match shared.engine.load(id).await {
+        Ok(Some(found)) if found.record.is_named_by(operation) => found.version,
         Ok(Some(found)) => {
             return Err(Problem::OtherWindow { asked: operation, stands: found.record.operation(id) });
         }
@@ -358,14 +351,14 @@ pub(super) async fn resolve(
                 "the record cannot be read, so that nothing says which window it is about: resolve it as {id}"
             )));
         }
-        Err(EngineError::Store(StoreError::Unreadable { version, .. })) => (version, None),
+        Err(EngineError::Store(StoreError::Unreadable { version, .. })) => version,
         Err(error) => return Err(error.into()),
     };
     if let Some(Number(sent)) = version.filter(|version| version.0 != found.as_number()) {
         return Err(Problem::OtherVersion { id, sent, found });
     }
-    let operated = shared.engine.resolve(id, fence, resolution, &caller.name, reason).await?;
-    let applied = applied(operation, Wish::Resolve, operated)?;
+    let resolve = Resolve { verdict: resolution, by: &caller.name, reason, seen: Some(found) };
+    let applied = applied(operation, Wish::Resolve, shared.engine.resolve(id, resolve).await?)?;
     Ok(shown_operation(id, &applied))
 }
 

@@ -10,7 +10,7 @@ use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use http::header::{CACHE_CONTROL, CONTENT_TYPE};
 use http::{HeaderValue, StatusCode, Uri};
 use onceward::store::{Cursor, Filter, Scan, Which};
-use onceward::{Engine, Key, Scope, Timestamp};
+use onceward::{Engine, Key, Scope, StateKind, Timestamp};
 use serde_json::{Value, json};
 
 use super::problem::Problem;
@@ -22,8 +22,6 @@ use super::{Shared, input, record};
 const LIMIT: usize = 100;
 /// How many it may have. A page is held in memory whole.
 const LIMIT_MAX: usize = 1_000;
-
-const STATES: [&str; 5] = ["in_progress", "completed", "failed_retryable", "unknown", "expired"];
 
 /// `GET /v1/operations/{id}`
 pub(super) async fn one(
@@ -61,7 +59,7 @@ pub(super) async fn list(Held(shared): Held<Arc<Shared>>, uri: Uri) -> Result<Re
     let engine = &shared.engine;
     let mut query = input::query(&uri, &["state", "route", "scope", "key", "older_than", "cursor", "limit"])?;
     let filter = Filter {
-        state: query.get("state").map(|state| state_name(state)).transpose()?,
+        state: query.get("state").map(|state| state_kind(state)).transpose()?,
         route: query.remove("route"),
         created_before: match query.get("older_than") {
             Some(age) => Some(before(engine, input::duration("older_than", age)?).await?),
@@ -122,7 +120,7 @@ async fn of_key(engine: &Engine, scope: &str, key: &str, filter: &Filter) -> Res
 /// Some time ago, by the store's clock.
 async fn before(engine: &Engine, age: std::time::Duration) -> Result<Timestamp, Problem> {
     let scan = Scan {
-        which: Which::Filter(Filter { state: Some("unknown"), ..Filter::default() }),
+        which: Which::Filter(Filter { state: Some(StateKind::Unknown), ..Filter::default() }),
         after: None,
         limit: 1,
     };
@@ -131,10 +129,11 @@ async fn before(engine: &Engine, age: std::time::Duration) -> Result<Timestamp, 
     Ok(Timestamp::from_micros(now.as_micros().saturating_sub(age)))
 }
 
-fn state_name(text: &str) -> Result<&'static str, Problem> {
-    STATES.iter().find(|state| **state == text).copied().ok_or_else(|| {
+fn state_kind(text: &str) -> Result<StateKind, Problem> {
+    StateKind::from_name(text).ok_or_else(|| {
         let text: String = text.chars().take(32).collect();
-        Problem::Invalid(format!("state = {text:?} is none of {STATES:?}"))
+        let names = StateKind::ALL.map(StateKind::name);
+        Problem::Invalid(format!("state = {text:?} is none of {names:?}"))
     })
 }
 

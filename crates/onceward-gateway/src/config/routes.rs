@@ -12,10 +12,6 @@ use super::rules::{self, Route, Rules};
 use super::tree::Path;
 use super::values::Time;
 
-/// A crash that repeats five times will not go away by itself.
-const RESUME_ATTEMPTS: u32 = 5;
-/// Longer than a deployment, shorter than anybody would still expect the work to go on.
-const RESUME_WITHIN: Duration = Duration::from_secs(60 * 60);
 /// Room for the headers of an answer beside its body.
 pub(super) const HEADERS_BYTES: usize = 1 << 20;
 
@@ -166,7 +162,7 @@ fn policy(rules: &Rules, buffered: usize, place: &Place, findings: &mut Findings
         lease: rules.lease.0,
         on_lapse: match rules.on_lapse {
             rules::OnLapse::Unknown => OnLapse::Unknown,
-            rules::OnLapse::Resume => OnLapse::Resume { attempts: RESUME_ATTEMPTS, within: RESUME_WITHIN },
+            rules::OnLapse::Resume => OnLapse::RESUME,
         },
         retention: rules.retention.0,
         grace: rules.grace.0,

@@ -75,7 +75,7 @@ impl Bench {
         let options = EngineOptions::with_instance(Instance::named(1))
             .clock(clock.clone())
             .observer(metrics.observer());
-        let identity = Identity::new("tests", "fixed").unwrap();
+        let identity = Identity::new("tests", "fixed:all").unwrap();
         let engine = Engine::open(metrics.measured(Arc::new(store)), identity, options).await.unwrap();
         let readiness = Readiness::default();
         let bench = Self { engine, metrics, readiness, router: Router::new(), clock };
@@ -140,7 +140,7 @@ fn claim(key: &str, body: &str) -> Claim {
 }
 
 fn id(key: &str) -> RecordId {
-    Identity::new("tests", "fixed").unwrap().id_of(&Scope::new("acme").unwrap(), &Key::new(key).unwrap())
+    Identity::new("tests", "fixed:all").unwrap().id_of(&Scope::new("acme").unwrap(), &Key::new(key).unwrap())
 }
 
 fn done() -> Outcome {

@@ -1,7 +1,7 @@
 //! The changes of a batch, as bytes.
 
 use onceward::store::Version;
-use onceward::{RecordId, Timestamp};
+use onceward::{RecordId, StateKind, Timestamp};
 
 use crate::job::{Row, Stored};
 
@@ -81,7 +81,7 @@ fn row(bytes: &[u8]) -> Option<(Row, &[u8])> {
     let (record, rest) = rest.split_at_checked(u32::from_le_bytes(*length) as usize)?;
     let time = |micros: &[u8; 8]| Timestamp::from_micros(u64::from_le_bytes(*micros));
     let row = Row {
-        state: STATES.get(usize::from(state).checked_sub(1)?)?,
+        state: state_of(state)?,
         due_at: time(due_at),
         created_at: time(created_at),
         record: record.to_vec(),
@@ -89,12 +89,19 @@ fn row(bytes: &[u8]) -> Option<(Row, &[u8])> {
     Some((row, rest))
 }
 
-/// The states by the number that stands for each, from 1.
-const STATES: [&str; 5] = ["in_progress", "completed", "failed_retryable", "unknown", "expired"];
+/// The number that stands for a state. Journals have it, so it never changes.
+const fn code(state: StateKind) -> u8 {
+    match state {
+        StateKind::InProgress => 1,
+        StateKind::Completed => 2,
+        StateKind::FailedRetryable => 3,
+        StateKind::Unknown => 4,
+        StateKind::Expired => 5,
+    }
+}
 
-/// A state that is not in the list gets a number that no reader takes: a test sees to it that there is none.
-fn code(state: &str) -> u8 {
-    (1..).zip(STATES).find_map(|(code, name)| (name == state).then_some(code)).unwrap_or(0)
+fn state_of(number: u8) -> Option<StateKind> {
+    StateKind::ALL.into_iter().find(|state| code(*state) == number)
 }
 
 #[cfg(test)]
@@ -121,8 +128,8 @@ pub(crate) mod tests {
 
     #[test]
     fn changes_to_every_state_are_read_back_as_they_were_written() {
-        for state in STATES {
-            assert!(sample::states(sample::START).iter().any(|sample| sample.name() == state), "{state}");
+        for state in StateKind::ALL {
+            assert!(sample::states(sample::START).iter().any(|sample| sample.kind() == state), "{state:?}");
         }
         assert_eq!(read(&written(&samples())), Some(samples()));
     }

@@ -4,6 +4,7 @@
 
 use std::io::{Cursor, Read, Seek, SeekFrom};
 
+use onceward::StateKind;
 use onceward::store::Version;
 use onceward_testkit::{Random, sample};
 
@@ -63,7 +64,7 @@ impl Outcome {
 
 fn frame(seal: &Seal, place: Place, version: u64, record: Vec<u8>) -> Vec<u8> {
     let (due_at, created_at) = (sample::START, sample::START);
-    let row = Row { state: "completed", due_at, created_at, record };
+    let row = Row { state: StateKind::Completed, due_at, created_at, record };
     let mut frame = Frame::default();
     frame.clear();
     frame.push(sample::id(version), &Latest { version: Version::from_number(version), row: Some(row) });

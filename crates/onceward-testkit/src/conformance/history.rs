@@ -6,7 +6,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use onceward::store::{Due, Filter, Stamped, Swapped, Version, Which};
-use onceward::{Clock, Letter, Record, RecordId, State};
+use onceward::{Clock, Letter, Record, RecordId, State, StateKind};
 
 use super::Bench;
 use crate::{Random, sample};
@@ -97,9 +97,9 @@ async fn forget(bench: &Bench, model: &mut Model, random: &mut Random, id: Recor
 async fn scan(bench: &Bench, model: &Model, random: &mut Random, context: &str) {
     let limit = usize::try_from(1 + random.below(4)).expect("it is at most four");
     let (which, expected) = if random.once_in(4) {
-        let state = *random.pick(&["in_progress", "completed", "failed_retryable", "unknown", "expired"]);
+        let state = *random.pick(&StateKind::ALL);
         let filter = Filter { state: Some(state), ..Filter::default() };
-        (Which::Filter(filter), model.listed(|record| record.state.name() == state))
+        (Which::Filter(filter), model.listed(|record| record.state.kind() == state))
     } else {
         let due = *random.pick(&[Due::Leases, Due::Reconcile, Due::Expired]);
         let now = bench.clock.now();

@@ -6,7 +6,7 @@ use std::collections::BTreeSet;
 use std::time::Duration;
 
 use onceward::store::{Cursor, Due, Filter, Scan, StoreError, Which};
-use onceward::{Clock, Letter, Record, RecordId, State, Subject, Timestamp};
+use onceward::{Clock, Letter, Record, RecordId, State, StateKind, Subject, Timestamp};
 
 use super::Bench;
 use crate::sample;
@@ -190,14 +190,7 @@ fn combinations() -> Vec<(RecordId, Record)> {
 
 /// Every filter there can be over the combinations, matching and not.
 fn filters() -> Vec<Filter> {
-    let states = [
-        None,
-        Some("in_progress"),
-        Some("completed"),
-        Some("failed_retryable"),
-        Some("unknown"),
-        Some("expired"),
-    ];
+    let states = std::iter::once(None).chain(StateKind::ALL.map(Some));
     let mut all = Vec::new();
     for state in states {
         for route in [None, Some("POST /payments"), Some("POST /pay")] {
@@ -222,7 +215,7 @@ pub async fn a_filter_lists_what_agrees_with_every_field_given(bench: Bench) {
         bench.put(*id, None, record).await;
     }
     let agrees = |filter: &Filter, record: &Record| {
-        filter.state.is_none_or(|state| state == record.state.name())
+        filter.state.is_none_or(|state| state == record.state.kind())
             && filter.route.as_deref().is_none_or(|route| route == record.subject.route)
             && filter.scope.as_deref().is_none_or(|scope| scope == record.subject.scope)
             && filter.created_before.is_none_or(|before| before > record.created_at)
@@ -238,7 +231,7 @@ pub async fn pages_of_filtered_records_lose_and_repeat_nothing(bench: Bench) {
     for (id, record) in combinations() {
         bench.put(id, None, &record).await;
     }
-    for filter in [Filter::default(), Filter { state: Some("unknown"), ..Filter::default() }] {
+    for filter in [Filter::default(), Filter { state: Some(StateKind::Unknown), ..Filter::default() }] {
         let expected =
             combinations().iter().filter(|(_, record)| filter.accepts(record)).map(|(id, _)| *id).collect();
         for limit in [1, 3, 8, 39, 40, 41] {

@@ -5,12 +5,12 @@ use std::time::Duration;
 
 use onceward::event::Resolution;
 use onceward::fingerprint::Target;
-use onceward::store::{Filter, Scan, Which};
+use onceward::store::{Filter, Scan, Version, Which};
 use onceward::time::{instant, sleep};
 use onceward::{
     Cause, Claim, Engine, EngineOptions, Fence, Fingerprint, Identity, Instance, Key, Limits, Observation,
-    Observer, Operation, Outcome, ProfileId, Ran, RecordId, RecoveryPoint, Reply, Scope, State, Sweeping,
-    Terms, Timestamp,
+    Observer, Operation, Outcome, ProfileId, Ran, RecordId, RecoveryPoint, Reply, Resolve, Scope, State,
+    Sweeping, Terms, Timestamp,
 };
 
 use super::mutant::Mutant;
@@ -278,11 +278,11 @@ impl Cast {
         let Ok(page) = node.engine.list(scan).await else { return };
         for entry in page.entries {
             let Ok(record) = entry.record else { continue };
-            self.operate(node, entry.id, record.fence, &record.state).await;
+            self.operate(node, (entry.id, entry.version), record.fence, &record.state).await;
         }
     }
 
-    async fn operate(&self, node: &Node, id: RecordId, fence: Fence, state: &State) {
+    async fn operate(&self, node: &Node, (id, version): (RecordId, Version), fence: Fence, state: &State) {
         let chances = self.world.lock().chances.clone();
         let executed = self.world.lock().ledger.iter().position(|done| done.id == id && done.fence == fence);
         let reply = |number: usize| Arc::new(Reply::new(number.to_string()));
@@ -299,12 +299,32 @@ impl Cast {
                 let hasty = self.draw(|world| world.random.permille(chances.hasty_verdict));
                 let verdict =
                     if hasty { Resolution::Retryable } else { Resolution::Completed(reply(number)) };
-                drop(node.engine.resolve(id, Some(fence), verdict, "operator", "the ledger says so").await);
+                drop(
+                    node.engine
+                        .resolve(
+                            id,
+                            Resolve {
+                                verdict,
+                                by: "operator",
+                                reason: "the ledger says so",
+                                seen: Some(version),
+                            },
+                        )
+                        .await,
+                );
             }
             (State::Unknown { .. }, None) if self.draw(|world| world.random.permille(chances.verdict)) => {
                 drop(
                     node.engine
-                        .resolve(id, Some(fence), Resolution::Retryable, "operator", "not in the ledger")
+                        .resolve(
+                            id,
+                            Resolve {
+                                verdict: Resolution::Retryable,
+                                by: "operator",
+                                reason: "not in the ledger",
+                                seen: Some(version),
+                            },
+                        )
                         .await,
                 );
             }

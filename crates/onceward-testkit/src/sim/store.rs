@@ -9,7 +9,7 @@ use onceward::store::{
     Cursor, Due, Entry, Page, Scan, Seen, Stamped, Store, StoreError, StoreFuture, Swapped, Version, Which,
 };
 use onceward::time::{Instant, instant, sleep};
-use onceward::{Fence, Record, RecordId, State, Timestamp};
+use onceward::{Fence, Record, RecordId, State, StateKind, Timestamp};
 
 use super::mutant::Mutant;
 use super::plan::Visibility;
@@ -264,7 +264,7 @@ impl Connection {
     /// One call: the way there, the call itself unless a fault keeps it from happening, and the way back.
     async fn call<T: Send + 'static>(
         &self,
-        writes: Option<&'static str>,
+        call: Call,
         make: impl FnOnce(Arc<Database>) -> Statement<T> + Send + 'static,
     ) -> Result<T, StoreError> {
         let database = &self.database;
@@ -275,7 +275,7 @@ impl Connection {
             let chance = world.chances.store_slow;
             let slow =
                 if world.random.permille(chance) { world.random.millis(50, 300) } else { Duration::ZERO };
-            (there + slow, back, self.draw_fault(&mut world, writes.is_some()))
+            (there + slow, back, self.draw_fault(&mut world, call.writes()))
         };
         let generation = database.rows().generation;
         sleep(there).await;
@@ -301,7 +301,7 @@ impl Connection {
             self.process.pass().await;
             return lost();
         }
-        let stalled = database.stalled(writes.is_some());
+        let stalled = database.stalled(call.writes());
         let done = if stalled.is_zero() {
             self.carried_out(make(database.clone())).await?
         } else {
@@ -310,8 +310,8 @@ impl Connection {
         sleep(back).await;
         let crashed = database.rows().generation != generation;
         self.process.pass().await;
-        if writes.is_some() && (crashed || fault == Fault::After) {
-            self.saw_ambiguous(writes);
+        if call.writes() && (crashed || fault == Fault::After) {
+            self.saw_ambiguous(call);
             return lost();
         }
         Ok(done)
@@ -361,17 +361,17 @@ impl Connection {
         }
     }
 
-    fn saw_ambiguous(&self, state: Option<&'static str>) {
-        match state {
-            Some("in_progress") => self.database.world.lock().saw(Sometimes::AmbiguousClaim),
-            Some("completed") => self.database.world.lock().saw(Sometimes::AmbiguousSettle),
+    fn saw_ambiguous(&self, call: Call) {
+        match call {
+            Call::Put(StateKind::InProgress) => self.database.world.lock().saw(Sometimes::AmbiguousClaim),
+            Call::Put(StateKind::Completed) => self.database.world.lock().saw(Sometimes::AmbiguousSettle),
             _ => {}
         }
     }
 
-    fn saw_conflict(&self, state: &'static str, swapped: &Swapped) {
+    fn saw_conflict(&self, state: StateKind, swapped: &Swapped) {
         if let Swapped::Conflict(Seen { record: Some(stamped), .. }) = swapped
-            && state == "unknown"
+            && state == StateKind::Unknown
             && matches!(stamped.record.state, State::Completed { .. })
         {
             self.database.world.lock().saw(Sometimes::SweepRacingASettle);
@@ -379,18 +379,33 @@ impl Connection {
     }
 }
 
+/// What a call does to the database.
+#[derive(Debug, Clone, Copy)]
+enum Call {
+    Read,
+    /// Writes a record of this state.
+    Put(StateKind),
+    Forget,
+}
+
+impl Call {
+    const fn writes(self) -> bool {
+        matches!(self, Self::Put(_) | Self::Forget)
+    }
+}
+
 impl Store for Connection {
     fn load(&self, id: RecordId) -> StoreFuture<'_, Seen> {
-        Box::pin(self.call(None, move |database| {
+        Box::pin(self.call(Call::Read, move |database| {
             let seen = database.seen(&database.rows(), id);
             Box::pin(async { seen })
         }))
     }
 
     fn swap(&self, id: RecordId, expect: Option<Version>, next: Record) -> StoreFuture<'_, Swapped> {
-        let state = next.state.name();
+        let state = next.state.kind();
         Box::pin(async move {
-            let swapped = self.call(Some(state), move |database| match database.visibility {
+            let swapped = self.call(Call::Put(state), move |database| match database.visibility {
                 Visibility::Latest => Box::pin(async move { database.swap(id, expect, &next) }),
                 Visibility::Snapshot => Box::pin(statement::swap(database, id, expect, next)),
             });
@@ -410,14 +425,14 @@ impl Store for Connection {
     }
 
     fn scan(&self, scan: Scan) -> StoreFuture<'_, Page> {
-        Box::pin(self.call(None, move |database| {
+        Box::pin(self.call(Call::Read, move |database| {
             let page = database.scan(&scan);
             Box::pin(async { page })
         }))
     }
 
     fn forget(&self, records: Vec<(RecordId, Version)>) -> StoreFuture<'_, usize> {
-        Box::pin(self.call(Some("forgotten"), move |database| match database.visibility {
+        Box::pin(self.call(Call::Forget, move |database| match database.visibility {
             Visibility::Latest => Box::pin(async move { Ok(database.forget(&records)) }),
             Visibility::Snapshot => Box::pin(statement::forget(database, records)),
         }))

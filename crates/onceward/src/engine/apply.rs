@@ -1,6 +1,5 @@
 //! One event, applied: machine, swap, and on a conflict again with the record that won.
 
-use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -9,8 +8,8 @@ use super::outage::Call;
 use super::{EngineError, Inner, log};
 use crate::RecordId;
 use crate::claim::Claim;
-use crate::event::{Answer, Event, Moment, Notice, Step, Write};
-use crate::record::{Record, State};
+use crate::event::{Answer, Event, Moment, Notice, Step, Write, keep};
+use crate::record::{Record, StateKind};
 use crate::store::{Seen, Stamped, StoreError, StoreFuture, Swapped, Version};
 use crate::time::{Instant, Reading, instant, sleep};
 
@@ -33,6 +32,10 @@ pub(super) enum Start {
     Absent,
     /// That it is still what was last written. An ordinary settlement is then one call.
     Held(Standing),
+    /// The same, and the machine has decided about it already, at this moment.
+    Decided(Standing, Moment, Step),
+    /// That it is still what the caller saw. The event is about that version alone: where another one stands, it is a conflict.
+    Pinned(Standing),
 }
 
 /// A record that stands in the store, shared by all who remember it: whoever holds its tenure, and the cache.
@@ -85,22 +88,37 @@ impl Patience {
 
 /// What came of an event.
 pub(super) struct Applied {
-    /// What whoever asked is told.
+    /// The machine's answer.
     pub answer: Answer,
     /// What stands in the store now.
     pub standing: Option<Standing>,
-    /// The name of the state that the machine decided about, where there was a record.
-    pub from: Option<&'static str>,
-    /// Whether a write was made.
-    pub wrote: Wrote,
     /// An earlier try whose answer was lost. It may be what the event met, or still arrive if what stands in its way goes.
     pub lost: Option<Lost>,
 }
 
+/// What was written.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Wrote {
     Nothing,
     Record,
+    /// The record was removed.
+    Removal,
+}
+
+/// A step that was applied, for the log and the counters.
+pub(super) struct Report<'a> {
+    pub id: RecordId,
+    pub event: &'a Event<'a>,
+    pub answer: &'a Answer,
+    pub notice: Option<Notice>,
+    /// The state that the machine decided about, where there was a record.
+    pub from: Option<StateKind>,
+    /// The record as it stands, or as it was before its removal.
+    pub record: Option<&'a Record>,
+    pub wrote: Wrote,
+    pub lost: Option<Lost>,
+    /// Whether the event is about a shadow, though its record may be gone by now.
+    pub shadow: bool,
 }
 
 /// What went wrong, and whether something may have been written.
@@ -127,11 +145,10 @@ impl Failed {
 }
 
 /// What a step says, beside what it writes.
-struct Told {
+struct Said {
     answer: Answer,
     notice: Option<Notice>,
-    from: Option<&'static str>,
-    /// Whether the event is about a shadow, though its record may be gone by now.
+    from: Option<StateKind>,
     shadow: bool,
     lost: Option<Lost>,
 }
@@ -143,12 +160,16 @@ struct Believed {
     moment: Moment,
     /// When the store was asked that told this. `None` where it is only remembered, and may have changed long ago.
     asked: Option<Instant>,
+    /// What the machine said about it, where it was asked before.
+    decided: Option<Step>,
 }
 
 /// Whether an event is about the shadow of an operation, as far as that is known before the store is asked.
 fn is_of_shadow(start: &Start, event: &Event<'_>) -> bool {
     match (start, event) {
-        (Start::Held(standing), _) => standing.record.subject.is_shadow(),
+        (Start::Held(standing) | Start::Pinned(standing) | Start::Decided(standing, ..), _) => {
+            standing.record.subject.is_shadow()
+        }
         (Start::Load | Start::Absent, Event::Claim { claim, .. }) => claim.scope.is_shadow(),
         (Start::Load | Start::Absent, _) => false,
     }
@@ -173,16 +194,22 @@ impl Inner {
         let failed = |error: EngineError, lost| Failed { error, lost };
         let unseen = |error: StoreError| failed(error.into(), None);
         let shadow = is_of_shadow(&start, event);
+        let pinned = if let Start::Pinned(standing) = &start { Some(standing.version) } else { None };
         let unread = log::About { shadow, ..log::About::new(id, None) };
         let mut believed = self.begin(id, unread, start, event, patience).await.map_err(unseen)?;
         while conflicts < CONFLICTS_MAX {
             let standing = believed.standing.as_ref();
             let expected = standing.map(|standing| standing.version);
             let record = standing.map(|standing| &*standing.record);
-            let step = (self.machine)(record, believed.moment, event);
-            let from = record.map(|record| record.state.name());
-            let Step { write, answer, notice } = step;
-            let told = Told { answer, notice, from, shadow, lost };
+            let decided = believed.decided.take();
+            // A lost write may be what stands there now, so that only the machine can tell.
+            let Step { write, answer, notice } = if lost.is_none() && pinned.is_some() && pinned != expected {
+                keep(Answer::Conflict)
+            } else {
+                decided.unwrap_or_else(|| (self.machine)(record, believed.moment, event))
+            };
+            let from = record.map(|record| record.state.kind());
+            let said = Said { answer, notice, from, shadow, lost };
             let next = match (write, expected) {
                 (Write::Put(mut next), _) => {
                     // A record that an older version wrote is written in the newer format from here on.
@@ -190,7 +217,7 @@ impl Inner {
                     next
                 }
                 (Write::Keep, _) | (Write::Remove, None) => {
-                    return Ok(self.applied(id, event, told, believed, Wrote::Nothing));
+                    return Ok(self.applied(id, event, said, believed, Wrote::Nothing));
                 }
                 (Write::Remove, Some(version)) => {
                     let forgotten = self.store.forget(vec![(id, version)]).await;
@@ -199,8 +226,7 @@ impl Inner {
                         failed(error.into(), Some(Lost { expected }))
                     })?;
                     if count == 1 {
-                        let gone = Believed { standing: None, asked: None, ..believed };
-                        return Ok(self.applied(id, event, told, gone, Wrote::Record));
+                        return Ok(self.applied(id, event, said, believed, Wrote::Removal));
                     }
                     believed = self.look(id, unread, patience).await.map_err(unseen)?;
                     conflicts += 1;
@@ -213,9 +239,9 @@ impl Inner {
                     self.lost_claims.wrote(sent);
                     let moment = self.store_clock.saw(now, sent);
                     let standing = Some(Standing { record: Arc::from(next), version });
-                    let written = Believed { standing, moment, asked: Some(sent) };
+                    let written = Believed { standing, moment, asked: Some(sent), decided: None };
                     self.outages.answered(Call::Write);
-                    return Ok(self.applied(id, event, told, written, Wrote::Record));
+                    return Ok(self.applied(id, event, said, written, Wrote::Record));
                 }
                 Ok((Swapped::Conflict(seen), sent)) => {
                     believed = self.saw(seen, sent);
@@ -279,27 +305,37 @@ impl Inner {
         event: &Event<'_>,
         patience: Patience,
     ) -> Result<Believed, StoreError> {
-        let held = match &start {
-            Start::Held(standing) => Some(standing),
-            Start::Load | Start::Absent => None,
-        };
-        let lease = lease_of(held, event);
-        match (start, self.store_clock.estimate_at(patience.now, lease)) {
-            (Start::Absent, Some(moment)) => Ok(Believed { standing: None, moment, asked: None }),
-            (Start::Held(standing), Some(moment)) => {
-                Ok(Believed { standing: Some(standing), moment, asked: None })
+        let believed = |standing, moment, decided| Believed { standing, moment, asked: None, decided };
+        let standing = match start {
+            Start::Decided(standing, moment, step) => {
+                return Ok(believed(Some(standing), moment, Some(step)));
             }
-            (Start::Load | Start::Absent | Start::Held(_), _) => self.look(id, unread, patience).await,
+            Start::Load => return self.look(id, unread, patience).await,
+            Start::Absent => None,
+            Start::Held(standing) | Start::Pinned(standing) => Some(standing),
+        };
+        match self.store_clock.estimate_at(patience.now, lease_of(standing.as_ref(), event)) {
+            Some(moment) => Ok(believed(standing, moment, None)),
+            None => self.look(id, unread, patience).await,
         }
     }
 
     fn saw(&self, seen: Seen, sent: Instant) -> Believed {
         let moment = self.store_clock.saw(seen.now, sent);
-        Believed { standing: seen.record.map(Standing::from), moment, asked: Some(sent) }
+        Believed { standing: seen.record.map(Standing::from), moment, asked: Some(sent), decided: None }
     }
 
-    /// Reads a record, and asks a store that is away again for as long as that may take. One that cannot be read is told of as
-    /// `unread` says.
+    /// The record that stands in the store.
+    pub(super) async fn find(
+        &self,
+        id: RecordId,
+        patience: Patience,
+    ) -> Result<Option<Standing>, StoreError> {
+        self.look(id, log::About::new(id, None), patience).await.map(|believed| believed.standing)
+    }
+
+    /// Reads a record, and asks a store that is away again for as long as that may take. `unread` names a record that cannot be
+    /// read in the log.
     async fn look(
         &self,
         id: RecordId,
@@ -362,89 +398,29 @@ impl Inner {
         }
     }
 
+    /// Counts and logs a step, and offers the record to the caches.
     fn applied(
         &self,
         id: RecordId,
         event: &Event<'_>,
-        told: Told,
+        said: Said,
         believed: Believed,
         wrote: Wrote,
     ) -> Applied {
-        let Told { answer, notice, from, shadow, lost } = told;
-        let Believed { standing, moment, asked } = believed;
-        let shadow = shadow || standing.as_ref().is_some_and(|standing| standing.record.subject.is_shadow());
-        let route = standing.as_ref().map_or("", |standing| standing.record.subject.route.as_str());
-        match notice {
-            // Nothing is held back because of a shadow, so nothing happened twice because of it, and no operator is needed.
-            Some(Notice::Contradiction | Notice::DeadLettered) if shadow => {}
-            Some(Notice::Contradiction) => self.observe(route, id, Observation::Contradiction),
-            Some(Notice::DeadLettered) => self.observe(route, id, Observation::DeadLettered),
-            Some(Notice::Uncompared) => self.observe(route, id, Observation::Uncompared),
-            None => {}
-        }
-        if let (Wrote::Record, Some(standing), false) = (wrote, &standing, shadow) {
-            self.observe_reconciliation(id, from, &standing.record);
-        }
-        if answer == Answer::Fenced {
-            self.observe(route, id, Observation::Fenced);
-        }
-        let about = log::About::new(id, standing.as_ref().map(|standing| &*standing.record));
-        log::applied(
-            log::About { shadow, ..about },
-            &log::Applied { event, answer: &answer, notice, from, wrote, lost },
-        );
-        if let (Some(standing), Some(asked)) = (&standing, asked) {
+        let Said { answer, notice, from, shadow, lost } = said;
+        let Believed { standing, moment, asked, .. } = believed;
+        let record = standing.as_ref().map(|standing| &*standing.record);
+        let shadow = shadow || record.is_some_and(|record| record.subject.is_shadow());
+        let report = Report { id, event, answer: &answer, notice, from, record, wrote, lost, shadow };
+        self.observe_step(&report);
+        log::applied(&report);
+        if let (Some(standing), Some(asked), Wrote::Nothing | Wrote::Record) = (&standing, asked, wrote) {
             self.cache.keep(id, &standing.record, asked);
             if let Some(shared) = &self.shared {
                 shared.offer(id, &standing.record, moment.now.before(instant().duration_since(asked)));
             }
         }
-        Applied { answer, standing, from, wrote, lost }
-    }
-
-    /// Whoever wrote it: that an outcome became unknown, and that it became known, is told here alone.
-    fn observe_reconciliation(&self, id: RecordId, from: Option<&'static str>, record: &Record) {
-        let what = match (from, &record.state) {
-            (Some("unknown"), State::Completed { .. } | State::FailedRetryable { .. }) => {
-                Observation::Reconciled
-            }
-            (Some("unknown"), State::Unknown { .. }) => return,
-            (_, State::Unknown { .. }) => Observation::ReconcileScheduled,
-            (
-                _,
-                State::InProgress { .. }
-                | State::Completed { .. }
-                | State::FailedRetryable { .. }
-                | State::Expired { .. },
-            ) => return,
-        };
-        self.observe(&record.subject.route, id, what);
-    }
-
-    fn observe_ambiguous(&self, id: RecordId, event: &Event<'_>) {
-        let what = match event {
-            Event::Claim { .. } | Event::Resume { .. } => Observation::AmbiguousClaim,
-            Event::Renew { .. }
-            | Event::Checkpoint { .. }
-            | Event::Settle { .. }
-            | Event::Evidence { .. }
-            | Event::Inconclusive { .. }
-            | Event::Resolve { .. }
-            | Event::Expire { .. }
-            | Event::Sweep { .. } => Observation::AmbiguousWrite,
-        };
-        self.observe("", id, what);
-    }
-
-    /// Tells the observer. One that panics must not take an answer with it that is durable already.
-    pub(super) fn observe(&self, route: &str, id: RecordId, what: Observation) {
-        tracing::trace!(route, %id, ?what, "counted");
-        let told = catch_unwind(AssertUnwindSafe(|| self.observer.observe(route, id, what)));
-        if told.is_err() {
-            tracing::error!(
-                ?what,
-                "the engine's observer panicked: the request goes on, and what it counts may be wrong"
-            );
-        }
+        let standing = standing.filter(|_| wrote != Wrote::Removal);
+        Applied { answer, standing, lost }
     }
 }

@@ -1,4 +1,4 @@
-//! Taking a key: from memory, from the store, or not at all.
+//! Taking a key: answered from a cache, or claimed in the store.
 
 use std::sync::Arc;
 
@@ -6,22 +6,20 @@ use tokio::runtime::Handle;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, oneshot};
 use tracing::{Instrument as _, Span};
 
-use super::apply::{Applied, Patience, Start, Wrote};
+use super::apply::{Patience, Start};
 use super::observe::Observation;
-use super::reservation::{Held, Reservation};
-use super::{Claimed, Engine, EngineError, Inner, Ran, Stage};
+use super::{Claimed, Engine, EngineError, Inner, Operation, Ran, Reservation, Stage};
 use crate::claim::Claim;
 use crate::event::{Answer, Decision, Event, Moment, Refusal, Write};
 use crate::outcome::Outcome;
-use crate::record::{Record, State};
+use crate::record::Record;
 use crate::time::{Stopwatch, instant};
 use crate::{OwnerToken, RecordId, Timestamp};
 
 impl Engine {
     /// Takes a key without doing the work: for callers that execute elsewhere and settle later.
     ///
-    /// Like [`Engine::run`] this is detached: a caller that goes away before it has its reservation leaves no key
-    /// behind that nobody works on.
+    /// Like [`Engine::run`] this is detached: where the caller goes away before it has its reservation, the key is released.
     pub async fn claim(&self, claim: Claim) -> Result<Claimed, EngineError> {
         let inner = self.inner.clone();
         let id = inner.id_of(&claim);
@@ -33,7 +31,7 @@ impl Engine {
         let work = async move {
             let owner = claim.owner.unwrap_or_else(|| inner.instance.next_owner());
             let claimed = inner.claim(id, &claim, owner, Start::Absent).await;
-            // Nobody waits here: whoever is refused gives up at once.
+            // A claim does not wait: its caller gives up at once.
             if let Ok(Claimed::Refused(Refusal::InProgress { .. })) = &claimed {
                 inner.observe(&claim.route, id, Observation::InProgress);
             }
@@ -55,8 +53,9 @@ impl Engine {
         let (answer, answered) = oneshot::channel();
         tokio::spawn(async move {
             let resumed = inner.take_over(id).await;
-            let handed = resumed
-                .map(|taken| taken.map(|held| Handed::new(Claimed::Reserved(held), Unclaimed::GiveBack)));
+            let handed = resumed.map(|taken| {
+                taken.map(|operation| Handed::new(Claimed::Reserved(operation), Unclaimed::GiveBack))
+            });
             drop(answer.send(handed));
         });
         match answered.await.unwrap_or(Err(EngineError::Stopping))?.map(Handed::take).transpose()? {
@@ -66,42 +65,47 @@ impl Engine {
     }
 }
 
-/// What becomes of a reservation that nobody received.
+/// What becomes of an operation that its caller did not receive.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Unclaimed {
     Keep,
     GiveBack,
 }
 
-/// A reservation on its way to its caller. If it never arrives, it is given back: nothing was done under it.
+/// An operation on its way to its caller. If it never arrives, it is given back: nothing was done under it.
 struct Handed {
-    claimed: Option<Claimed>,
+    claimed: Option<Claimed<Operation>>,
     unclaimed: Unclaimed,
     runtime: Handle,
 }
 
 impl Handed {
-    fn new(claimed: Claimed, unclaimed: Unclaimed) -> Self {
+    fn new(claimed: Claimed<Operation>, unclaimed: Unclaimed) -> Self {
         Self { claimed: Some(claimed), unclaimed, runtime: Handle::current() }
     }
 
     fn take(mut self) -> Result<Claimed, EngineError> {
-        self.claimed.take().ok_or(EngineError::Stopping)
+        match self.claimed.take() {
+            Some(Claimed::Reserved(operation)) => Ok(Claimed::Reserved(Reservation::new(operation))),
+            Some(Claimed::Replay { reply, expires_at }) => Ok(Claimed::Replay { reply, expires_at }),
+            Some(Claimed::Refused(refusal)) => Ok(Claimed::Refused(refusal)),
+            None => Err(EngineError::Stopping),
+        }
     }
 }
 
 impl Drop for Handed {
     fn drop(&mut self) {
-        let Some(Claimed::Reserved(reservation)) = self.claimed.take() else { return };
-        if self.unclaimed == Unclaimed::Keep {
-            return drop(reservation.into_held());
-        }
+        let (Some(Claimed::Reserved(operation)), Unclaimed::GiveBack) = (self.claimed.take(), self.unclaimed)
+        else {
+            return;
+        };
         let give_back = async move {
             let outcome = Outcome::Retryable("the caller left before it had begun".to_owned());
-            let (inner, id) = (reservation.inner(), reservation.id());
+            let (engine, id) = (operation.engine().clone(), operation.id());
             // Where it could not be stored, that was logged.
-            if reservation.settle(outcome).await.is_ok() {
-                inner.observe("", id, Observation::GivenBack);
+            if Reservation::new(operation).settle(outcome).await.is_ok() {
+                engine.observe("", id, Observation::GivenBack);
             }
         };
         self.runtime.spawn(give_back.instrument(Span::current()));
@@ -109,9 +113,9 @@ impl Drop for Handed {
 }
 
 impl Inner {
-    async fn take_over(self: &Arc<Self>, id: RecordId) -> Result<Option<Reservation>, EngineError> {
+    async fn take_over(self: &Arc<Self>, id: RecordId) -> Result<Option<Operation>, EngineError> {
         let now = self.store_clock.read();
-        let watch = Stopwatch::start(now);
+        let since_claim = Stopwatch::start(now);
         let owner = self.instance.next_owner();
         let patience = Patience::of_claim(now, self.limits.claim_patience);
         let applied = match self.apply(id, Start::Load, &Event::Resume { owner }, patience).await {
@@ -122,12 +126,11 @@ impl Inner {
             }
         };
         // After an ambiguous write the machine sees a running tenure; the owner token tells that it is this one.
-        let Some(standing) = applied.standing.filter(|standing| is_held_by(&standing.record, owner)) else {
+        let Some(standing) = applied.standing.filter(|standing| standing.record.is_owned_by(owner)) else {
             self.give_back(id, owner, applied.lost);
             return Ok(None);
         };
-        self.observe(&standing.record.subject.route, id, Observation::Resumed);
-        Ok(Some(Reservation::new(Held::new(self.clone(), id, standing, watch))))
+        Ok(Some(Operation::new(self.clone(), id, standing, since_claim)))
     }
 
     pub(super) fn id_of(&self, claim: &Claim) -> RecordId {
@@ -188,16 +191,16 @@ impl Inner {
         semaphore.clone().try_acquire_owned().map_err(|_| EngineError::Overloaded { what, limit })
     }
 
-    /// One claim. Whoever calls this must not be cancelled: see [`Engine::run`] and [`Engine::claim`].
+    /// One claim. Its future must not be dropped: see [`Engine::run`] and [`Engine::claim`].
     pub(super) async fn claim(
         self: &Arc<Self>,
         id: RecordId,
         claim: &Claim,
         owner: OwnerToken,
         start: Start,
-    ) -> Result<Claimed, EngineError> {
+    ) -> Result<Claimed<Operation>, EngineError> {
         let now = self.store_clock.read();
-        let watch = Stopwatch::start(now);
+        let since_claim = Stopwatch::start(now);
         let label = self.identity.label(id, &claim.key);
         let event = Event::Claim { claim, owner, label: &label, format: self.record_format };
         let patience = Patience::of_claim(now, self.limits.claim_patience);
@@ -214,52 +217,24 @@ impl Inner {
                 return Err(failed.told());
             }
         };
-        if applied.wrote == Wrote::Record {
-            self.observe_write(id, claim, &applied);
-        }
         let (Answer::Decision(decision), Some(standing)) = (applied.answer, applied.standing) else {
             // The machine answers a claim with a decision about a record that is there.
             return Err(EngineError::Contended { id, conflicts: 0 });
         };
         match decision {
             Decision::Execute | Decision::Resume(_) => {
-                Ok(Claimed::Reserved(Reservation::new(Held::new(self.clone(), id, standing, watch))))
+                Ok(Claimed::Reserved(Operation::new(self.clone(), id, standing, since_claim)))
             }
             Decision::Replay(reply) => {
                 give_back(applied.lost);
-                self.observe(&claim.route, id, Observation::Replayed);
                 Ok(Claimed::Replay { reply, expires_at: promised(&standing.record) })
             }
             Decision::Refuse(refusal) => {
                 give_back(applied.lost);
-                match refusal {
-                    Refusal::Mismatch(_) => self.observe(&claim.route, id, Observation::Mismatch),
-                    Refusal::Unknown { .. } | Refusal::Incomparable => {
-                        self.observe(&claim.route, id, Observation::Unknown)
-                    }
-                    // Told once by whoever gives up waiting, not on every poll.
-                    Refusal::InProgress { .. } => {}
-                }
                 Ok(Claimed::Refused(refusal))
             }
         }
     }
-
-    fn observe_write(&self, id: RecordId, claim: &Claim, applied: &Applied) {
-        let what = match (&applied.answer, applied.from) {
-            (Answer::Decision(Decision::Execute), Some("failed_retryable")) => Observation::Reclaimed,
-            (Answer::Decision(Decision::Execute), _) => Observation::Created,
-            (Answer::Decision(Decision::Resume(_)), _) => Observation::Resumed,
-            (_, Some("in_progress")) => Observation::Lapsed,
-            // A released operation that is known to be done after all: its contradiction was told already.
-            _ => return,
-        };
-        self.observe(&claim.route, id, what);
-    }
-}
-
-fn is_held_by(record: &Record, owner: OwnerToken) -> bool {
-    record.owner == owner && matches!(record.state, State::InProgress { .. })
 }
 
 /// Until when a completed answer is promised.

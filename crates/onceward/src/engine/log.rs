@@ -6,10 +6,10 @@
 use std::fmt;
 
 use super::EngineError;
-use super::apply::{Lost, Wrote};
+use super::apply::{Report, Wrote};
 use crate::event::{Answer, Decision, Event, Notice};
 use crate::outcome::{Outcome, Unsure};
-use crate::record::{Letter, Record, State};
+use crate::record::{Letter, Record, State, StateKind};
 use crate::{OperationId, RecordId};
 
 /// Which operation a line is about, as far as that is known.
@@ -64,34 +64,24 @@ impl fmt::Display for Resolve {
     }
 }
 
-/// An event that was applied, and what came of it.
-pub(super) struct Applied<'a> {
-    pub event: &'a Event<'a>,
-    pub answer: &'a Answer,
-    pub notice: Option<Notice>,
-    pub from: Option<&'static str>,
-    pub wrote: Wrote,
-    pub lost: Option<Lost>,
-}
-
-impl Applied<'_> {
-    /// From what the record was changed. A settlement whose first answer was lost meets what it wrote itself.
-    fn changed_from(&self) -> Option<Option<&'static str>> {
-        match (self.wrote, self.lost, self.event) {
-            (Wrote::Record, ..) => Some(self.from),
-            (Wrote::Nothing, Some(_), Event::Settle { .. }) => Some(None),
-            (Wrote::Nothing, ..) => None,
-        }
+/// From what the record was changed. A settlement whose first answer was lost meets what it wrote itself.
+fn changed_from(step: &Report<'_>) -> Option<Option<StateKind>> {
+    match (step.wrote, step.lost, step.event) {
+        (Wrote::Record | Wrote::Removal, ..) => Some(step.from),
+        (Wrote::Nothing, Some(_), Event::Settle { .. }) => Some(None),
+        (Wrote::Nothing, ..) => None,
     }
 }
 
 /// What an operator must hear of a step, in at most one line.
-pub(super) fn applied(about: About<'_>, step: &Applied<'_>) {
-    if about.shadow {
+pub(super) fn applied(step: &Report<'_>) {
+    if step.shadow {
         return;
     }
+    let record = step.record.filter(|_| step.wrote != Wrote::Removal);
+    let about = About::new(step.id, record);
     let state = about.record.map(|record| &record.state);
-    match (step.notice, step.changed_from(), state) {
+    match (step.notice, changed_from(step), state) {
         (Some(Notice::Contradiction), ..) => contradicted(about, step),
         (Some(Notice::DeadLettered), ..) => line!(
             error,
@@ -101,7 +91,7 @@ pub(super) fn applied(about: About<'_>, step: &Applied<'_>) {
             "an unknown outcome was given up: retries are refused until an operator resolves it"
         ),
         (_, Some(from), Some(State::Unknown { letter: Letter::Live, cause, .. }))
-            if from != Some("unknown") =>
+            if from != Some(StateKind::Unknown) =>
         {
             line!(
                 warn,
@@ -112,7 +102,7 @@ pub(super) fn applied(about: About<'_>, step: &Applied<'_>) {
                 "the outcome of an operation is unknown: it may have been executed, and retries are refused until it is resolved"
             );
         }
-        (_, Some(Some("unknown")), Some(now)) if !matches!(now, State::Unknown { .. }) => line!(
+        (_, Some(Some(StateKind::Unknown)), Some(now)) if !matches!(now, State::Unknown { .. }) => line!(
             info,
             about,
             state = now.name(),
@@ -140,7 +130,7 @@ pub(super) fn applied(about: About<'_>, step: &Applied<'_>) {
     }
 }
 
-fn contradicted(about: About<'_>, step: &Applied<'_>) {
+fn contradicted(about: About<'_>, step: &Report<'_>) {
     line!(
         error,
         about,

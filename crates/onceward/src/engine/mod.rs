@@ -22,6 +22,7 @@ mod log;
 mod lost_claims;
 mod observe;
 mod operate;
+mod operation;
 mod options;
 mod outage;
 #[cfg(feature = "http")]
@@ -33,6 +34,7 @@ mod sweep;
 
 use std::fmt;
 use std::future::Future;
+use std::ops::ControlFlow;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -40,9 +42,10 @@ use tokio::sync::{Semaphore, watch};
 
 pub use self::identity::{IdentityRefused, Recognition};
 pub use self::observe::{Observation, Observer};
-pub use self::operate::{By, Operated, Settled};
+pub use self::operate::{By, Operated, Resolve, Settled};
+pub use self::operation::{Operation, Tenure};
 pub use self::options::{EngineOptions, IdentityChange, Limits, OptionsError, Sweeping};
-pub use self::reservation::{Operation, Reservation, Tenure};
+pub use self::reservation::Reservation;
 pub use self::shared::{CacheError, CacheFuture, SharedCache};
 pub use self::sweep::SweepReport;
 
@@ -241,11 +244,22 @@ pub enum EngineError {
     },
 }
 
-/// What came of [`Engine::claim`].
+/// What the work of [`Engine::run_with`] returned for its own caller, beside its outcome.
 #[derive(Debug)]
-pub enum Claimed {
+pub(crate) enum WorkValue<T> {
+    /// The work ended while its caller waited.
+    Returned(T),
+    /// It panicked.
+    Panicked,
+    /// It did not run, or goes on without its caller.
+    None,
+}
+
+/// What came of [`Engine::claim`]. Within the engine, an [`Operation`] is taken without the duty to settle it.
+#[derive(Debug)]
+pub enum Claimed<T = Reservation> {
     /// Do the work, or the rest of it after its recovery point, and settle the reservation.
-    Reserved(Reservation),
+    Reserved(T),
     /// The work had been done before.
     Replay {
         /// The answer it had then.
@@ -321,18 +335,25 @@ impl Engine {
         F: Future<Output = Outcome> + Send + 'static,
     {
         let id = self.inner.id_of(&claim);
-        self.run_as(id, claim, work).await
+        let work = move |operation| async move { (work(operation).await, ()) };
+        self.run_with(id, claim, work).await.map(|(ran, _)| ran)
     }
 
-    /// The same, where the id of the claim's scope and key is known.
-    pub(crate) async fn run_as<W, F>(&self, id: RecordId, claim: Claim, work: W) -> Result<Ran, EngineError>
+    /// The same under an id that is known already, for work that returns a value to its caller beside the outcome that is stored.
+    pub(crate) async fn run_with<W, F, T>(
+        &self,
+        id: RecordId,
+        claim: Claim,
+        work: W,
+    ) -> Result<(Ran, WorkValue<T>), EngineError>
     where
         W: FnOnce(Operation) -> F + Send + 'static,
-        F: Future<Output = Outcome> + Send + 'static,
+        F: Future<Output = (Outcome, T)> + Send + 'static,
+        T: Send + 'static,
     {
         let inner = &self.inner;
         if let Some(ran) = inner.replay_from_caches(id, &claim).await {
-            return Ok(ran);
+            return Ok((ran, WorkValue::None));
         }
         let deadline = instant() + claim.timing.attach;
         let claim = Arc::new(claim);
@@ -344,20 +365,20 @@ impl Engine {
             // A first claim writes first; one that has waited expects to find somebody, and reads.
             let first = if waiting.is_none() { Start::Absent } else { Start::Load };
             let (refusal, returned) = match (inner.start(id, &claim, work, first).await, known) {
-                (Ok(running::Round::Done(ran)), _) => return Ok(ran),
-                (Ok(running::Round::InProgress { refusal, work }), _) => (refusal, work),
+                (Ok(ControlFlow::Break(answered)), _) => return Ok(answered),
+                (Ok(ControlFlow::Continue(waits)), _) => waits,
                 (Err(error), None) => return Err(error),
-                // Somebody else was seen at work. A caller that goes on without a store must not hear that nobody is.
+                // Another execution was seen. A caller that goes on without a store must not hear that there is none.
                 (Err(_), Some(refusal)) => {
                     inner.observe(&claim.route, id, Observation::InProgress);
-                    return Ok(Ran::Refused(refusal));
+                    return Ok((Ran::Refused(refusal), WorkValue::None));
                 }
             };
             work = returned;
             let remaining = deadline.saturating_duration_since(instant());
             if remaining == Duration::ZERO {
                 inner.observe(&claim.route, id, Observation::InProgress);
-                return Ok(Ran::Refused(refusal));
+                return Ok((Ran::Refused(refusal), WorkValue::None));
             }
             known = Some(refusal);
             if waiting.is_none() {
@@ -421,6 +442,12 @@ impl Engine {
     #[cfg(feature = "http")]
     pub(crate) fn secret(&self) -> Option<&crate::Secret> {
         self.inner.identity.secret()
+    }
+
+    /// The rule by which keys are scoped, in the words of the identity.
+    #[cfg(feature = "http")]
+    pub(crate) fn scope_rule(&self) -> &str {
+        self.inner.identity.scope_rule()
     }
 
     /// Tells the observer what a door saw.

@@ -1,7 +1,14 @@
-//! What an engine tells about itself. Metrics and tests listen here; keys and bodies are never told. Operators are told in
-//! words by `log.rs`, whatever observer there is.
+//! What an engine counts. Metrics and tests observe it; keys and bodies are never among it. `log.rs` writes the lines for
+//! operators, whatever observer there is.
 
+use std::panic::{AssertUnwindSafe, catch_unwind};
+
+use super::Inner;
+use super::apply::{Report, Wrote};
+use super::operate::{By, Settled};
 use crate::RecordId;
+use crate::event::{Answer, Decision, Event, Notice, Refusal};
+use crate::record::{State, StateKind};
 
 /// Hears of everything that an engine does. Must not block. What an operator must know is logged by the engine itself.
 pub trait Observer: Send + Sync + 'static {
@@ -81,4 +88,130 @@ pub enum Observation {
 /// Hears nothing.
 impl Observer for () {
     fn observe(&self, _: &str, _: RecordId, _: Observation) {}
+}
+
+impl Inner {
+    /// Counts what follows from a step. What an execution came to is counted by [`Self::observe_settled`].
+    pub(super) fn observe_step(&self, step: &Report<'_>) {
+        let route = match (step.event, step.record) {
+            (Event::Claim { claim, .. }, _) => &*claim.route,
+            (_, Some(record)) => &*record.subject.route,
+            (_, None) => "",
+        };
+        let found = [of_notice(step), of_reconciliation(step), of_write(step), of_answer(step)];
+        for what in found.into_iter().flatten() {
+            self.observe(route, step.id, what);
+        }
+    }
+
+    /// Counts what this engine's own execution came to.
+    pub(super) fn observe_settled(&self, route: &str, id: RecordId, settled: &Settled) {
+        let what = match settled {
+            Settled::Completed { by: By::This, .. } => Observation::Completed,
+            Settled::Retryable => Observation::Released,
+            Settled::Unknown => Observation::Lost,
+            Settled::Completed { by: By::Other, .. } | Settled::Fenced => return,
+        };
+        self.observe(route, id, what);
+    }
+
+    pub(super) fn observe_ambiguous(&self, id: RecordId, event: &Event<'_>) {
+        let what = match event {
+            Event::Claim { .. } | Event::Resume { .. } => Observation::AmbiguousClaim,
+            Event::Renew { .. }
+            | Event::Checkpoint { .. }
+            | Event::Settle { .. }
+            | Event::Evidence { .. }
+            | Event::Inconclusive { .. }
+            | Event::Resolve { .. }
+            | Event::Expire { .. }
+            | Event::Sweep { .. } => Observation::AmbiguousWrite,
+        };
+        self.observe("", id, what);
+    }
+
+    /// Tells the observer. One that panics must not take an answer with it that is durable already.
+    pub(super) fn observe(&self, route: &str, id: RecordId, what: Observation) {
+        tracing::trace!(route, %id, ?what, "counted");
+        let told = catch_unwind(AssertUnwindSafe(|| self.observer.observe(route, id, what)));
+        if told.is_err() {
+            tracing::error!(
+                ?what,
+                "the engine's observer panicked: the request goes on, and what it counts may be wrong"
+            );
+        }
+    }
+}
+
+fn of_notice(step: &Report<'_>) -> Option<Observation> {
+    match step.notice? {
+        // A shadow holds nothing back, so nothing happened twice because of it, and no operator is needed.
+        Notice::Contradiction | Notice::DeadLettered if step.shadow => None,
+        Notice::Contradiction => Some(Observation::Contradiction),
+        Notice::DeadLettered => Some(Observation::DeadLettered),
+        Notice::Uncompared => Some(Observation::Uncompared),
+    }
+}
+
+/// An outcome became unknown, or known, whichever event did that.
+fn of_reconciliation(step: &Report<'_>) -> Option<Observation> {
+    if step.shadow || step.wrote != Wrote::Record {
+        return None;
+    }
+    match (step.from, &step.record?.state) {
+        (Some(StateKind::Unknown), State::Completed { .. } | State::FailedRetryable { .. }) => {
+            Some(Observation::Reconciled)
+        }
+        (Some(StateKind::Unknown), State::Unknown { .. }) => None,
+        (_, State::Unknown { .. }) => Some(Observation::ReconcileScheduled),
+        (
+            _,
+            State::InProgress { .. }
+            | State::Completed { .. }
+            | State::FailedRetryable { .. }
+            | State::Expired { .. },
+        ) => None,
+    }
+}
+
+/// A claim changed the record.
+fn of_write(step: &Report<'_>) -> Option<Observation> {
+    let (Event::Claim { .. }, Wrote::Record) = (step.event, step.wrote) else { return None };
+    match (step.answer, step.from) {
+        (Answer::Decision(Decision::Execute), Some(StateKind::FailedRetryable)) => {
+            Some(Observation::Reclaimed)
+        }
+        (Answer::Decision(Decision::Execute), _) => Some(Observation::Created),
+        (Answer::Decision(Decision::Resume(_)), _) => Some(Observation::Resumed),
+        (_, Some(StateKind::InProgress)) => Some(Observation::Lapsed),
+        // A released operation that is known to be done after all: its contradiction is a notice.
+        _ => None,
+    }
+}
+
+fn of_answer(step: &Report<'_>) -> Option<Observation> {
+    match (step.event, step.answer) {
+        (Event::Claim { .. }, Answer::Decision(Decision::Replay(_))) => Some(Observation::Replayed),
+        (Event::Claim { .. }, Answer::Decision(Decision::Refuse(refusal))) => match refusal {
+            Refusal::Mismatch(_) => Some(Observation::Mismatch),
+            Refusal::Unknown { .. } | Refusal::Incomparable => Some(Observation::Unknown),
+            // Counted once by a caller that gives up waiting, not on every poll.
+            Refusal::InProgress { .. } => None,
+        },
+        // After an ambiguous write the machine finds the tenure that this very event has begun.
+        (Event::Resume { owner }, _) => {
+            step.record.filter(|record| record.is_owned_by(*owner)).map(|_| Observation::Resumed)
+        }
+        (_, Answer::Fenced) => Some(Observation::Fenced),
+        (_, Answer::Lapsed) => Some(Observation::Lapsed),
+        (_, Answer::Swept) => Some(Observation::Swept),
+        (
+            _,
+            Answer::Decision(_)
+            | Answer::Applied
+            | Answer::AlreadySettled(_)
+            | Answer::Conflict
+            | Answer::Left,
+        ) => None,
+    }
 }

@@ -5,8 +5,8 @@ use std::time::Duration;
 
 use super::apply::{Applied, Patience, Standing, Start};
 use super::claiming::promised;
+use super::operation::Tenure;
 use super::outage::Call;
-use super::reservation::Tenure;
 use super::{Engine, EngineError, Inner, Ran, log};
 use crate::claim::Claim;
 use crate::codec::Unreadable;
@@ -55,6 +55,20 @@ pub enum Operated {
     Conflict(Option<Stamped>),
 }
 
+/// An operator's decision about an unknown outcome.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Resolve<'a> {
+    /// What the outcome was.
+    pub verdict: Resolution,
+    /// Who decides.
+    pub by: &'a str,
+    /// Why, in the operator's words.
+    pub reason: &'a str,
+    /// The version of the record that the decision is about; where another one stands, it is a conflict. `None` decides about
+    /// the record that stands now, whichever that is.
+    pub seen: Option<Version>,
+}
+
 impl Engine {
     /// Pages of the store that one call of [`Self::list`] looks through for a record. Stores look at some ten thousand records
     /// for each, so a call looks at about a million, which takes seconds.
@@ -97,7 +111,7 @@ impl Engine {
 
     /// Extends a lease that is held elsewhere.
     pub async fn renew(&self, id: RecordId, fence: Fence) -> Result<Tenure, EngineError> {
-        Ok(Tenure::of(&self.inner.operate(id, &Event::Renew { fence }).await?.answer))
+        Ok(Tenure::of(&self.inner.operate(id, Start::Load, &Event::Renew { fence }).await?.answer))
     }
 
     /// Notes that a phase was committed elsewhere, and extends the lease.
@@ -107,13 +121,15 @@ impl Engine {
         fence: Fence,
         point: RecoveryPoint,
     ) -> Result<Tenure, EngineError> {
-        Ok(Tenure::of(&self.inner.operate(id, &Event::Checkpoint { fence, point }).await?.answer))
+        Ok(Tenure::of(
+            &self.inner.operate(id, Start::Load, &Event::Checkpoint { fence, point }).await?.answer,
+        ))
     }
 
     /// Ends a tenure that is held elsewhere.
     pub async fn settle(&self, id: RecordId, fence: Fence, outcome: Outcome) -> Result<Settled, EngineError> {
         let outcome = self.inner.within_limits(outcome);
-        let applied = self.inner.operate(id, &Event::Settle { fence, outcome }).await?;
+        let applied = self.inner.operate(id, Start::Load, &Event::Settle { fence, outcome }).await?;
         Ok(settled(&applied.answer, applied.standing.as_ref()))
     }
 
@@ -128,7 +144,10 @@ impl Engine {
         by: &str,
     ) -> Result<Operated, EngineError> {
         self.inner.keepable(&reply)?;
-        self.inner.operate(id, &Event::Evidence { fence, reply, by: by.to_owned() }).await.map(Operated::of)
+        self.inner
+            .operate(id, Start::Load, &Event::Evidence { fence, reply, by: by.to_owned() })
+            .await
+            .map(Operated::of)
     }
 
     /// A probe could not tell: it is asked again later, and after `limit` times never.
@@ -139,35 +158,34 @@ impl Engine {
         backoff: Duration,
         limit: u32,
     ) -> Result<Operated, EngineError> {
-        self.inner.operate(id, &Event::Inconclusive { fence, backoff, limit }).await.map(Operated::of)
+        self.inner
+            .operate(id, Start::Load, &Event::Inconclusive { fence, backoff, limit })
+            .await
+            .map(Operated::of)
     }
 
     /// Decides an unknown outcome. A damaged record is replaced by the verdict: its key stays answered.
-    ///
-    /// Pass the fence of the record that the decision is about. Without one, a verdict that was made about an earlier
-    /// execution would be applied to whichever is unknown now.
-    pub async fn resolve(
-        &self,
-        id: RecordId,
-        fence: Option<Fence>,
-        verdict: Resolution,
-        by: &str,
-        reason: &str,
-    ) -> Result<Operated, EngineError> {
-        if let Resolution::Completed(reply) = &verdict {
+    pub async fn resolve(&self, id: RecordId, resolve: Resolve<'_>) -> Result<Operated, EngineError> {
+        if let Resolution::Completed(reply) = &resolve.verdict {
             self.inner.keepable(reply)?;
         }
-        let event =
-            Event::Resolve { fence, verdict: verdict.clone(), by: by.to_owned(), reason: reason.to_owned() };
-        match self.inner.operate(id, &event).await {
-            // A record of a newer format is whole: whoever wrote it can read it.
-            Err(EngineError::Store(StoreError::Unreadable {
-                version,
-                why: Unreadable::Damaged { .. },
-                ..
-            })) => self.inner.replace(id, version, &verdict, by, reason).await,
-            other => other.map(Operated::of),
+        self.inner.is_operation(id)?;
+        let found = match self.inner.find(id, self.inner.patience()).await {
+            Ok(Some(found)) => found,
+            Ok(None) => return Ok(Operated::Conflict(None)),
+            // A record of a newer format is whole: the version that wrote it can read it.
+            Err(StoreError::Unreadable { version, why: Unreadable::Damaged { .. }, .. }) => {
+                return self.inner.replace(id, version, &resolve).await;
+            }
+            Err(error) => return Err(error.into()),
+        };
+        if resolve.seen.is_some_and(|seen| seen != found.version) {
+            return Ok(Operated::Conflict(Some(found.into())));
         }
+        let Resolve { verdict, by, reason, .. } = resolve;
+        let (fence, by, reason) = (Some(found.record.fence), by.to_owned(), reason.to_owned());
+        let event = Event::Resolve { fence, verdict, by, reason };
+        self.inner.operate(id, Start::Pinned(found), &event).await.map(Operated::of)
     }
 
     /// Ends the window of a settled operation early. Caches notice within their revalidation time from when it is written, so it
@@ -177,7 +195,7 @@ impl Engine {
     pub async fn expire(&self, id: RecordId, opened: Option<Fence>) -> Result<Operated, EngineError> {
         // The write may take as long as its patience, and until then other engines cache the record as it was.
         let after = self.inner.limits.cache_revalidate.saturating_add(self.inner.limits.claim_patience);
-        self.inner.operate(id, &Event::Expire { opened, after }).await.map(Operated::of)
+        self.inner.operate(id, Start::Load, &Event::Expire { opened, after }).await.map(Operated::of)
     }
 }
 
@@ -206,14 +224,23 @@ impl Inner {
         page
     }
 
-    async fn operate(&self, id: RecordId, event: &Event<'_>) -> Result<Applied, EngineError> {
-        if id == RecordId::IDENTITY {
-            let reason = format!("{id} is where the store remembers its identity, and no operation");
-            return Err(StoreError::Refused { reason }.into());
-        }
+    async fn operate(&self, id: RecordId, start: Start, event: &Event<'_>) -> Result<Applied, EngineError> {
+        self.is_operation(id)?;
+        self.apply(id, start, event, self.patience()).await.map_err(|failed| failed.error)
+    }
+
+    /// How long a store that is away is asked again for an operator.
+    fn patience(&self) -> Patience {
         let now = self.store_clock.read();
-        let patience = Patience::until(now, now.at + self.limits.claim_patience);
-        self.apply(id, Start::Load, event, patience).await.map_err(|failed| failed.error)
+        Patience::until(now, now.at + self.limits.claim_patience)
+    }
+
+    fn is_operation(&self, id: RecordId) -> Result<(), StoreError> {
+        if id != RecordId::IDENTITY {
+            return Ok(());
+        }
+        let reason = format!("{id} is where the store remembers its identity, and no operation");
+        Err(StoreError::Refused { reason })
     }
 
     fn keepable(&self, reply: &Reply) -> Result<(), EngineError> {
@@ -243,10 +270,11 @@ impl Inner {
         &self,
         id: RecordId,
         version: Version,
-        verdict: &Resolution,
-        by: &str,
-        reason: &str,
+        Resolve { verdict, by, reason, seen }: &Resolve<'_>,
     ) -> Result<Operated, EngineError> {
+        if seen.is_some_and(|seen| seen != version) {
+            return Ok(Operated::Conflict(None));
+        }
         let sent = instant();
         let seen = self.store.load(RecordId::IDENTITY).await?;
         let moment = self.store_clock.saw(seen.now, sent);

@@ -1,7 +1,8 @@
-//! Doing the work, detached from whoever asked for it.
+//! Doing the work, in a task that outlives its caller.
 
 use std::any::Any;
 use std::future::Future;
+use std::ops::ControlFlow;
 use std::panic::AssertUnwindSafe;
 use std::pin::Pin;
 use std::sync::Arc;
@@ -15,8 +16,8 @@ use super::apply::Start;
 use super::attach::Wake;
 use super::observe::Observation;
 use super::operate::{By, Settled};
-use super::reservation::{Held, Operation, Tenure};
-use super::{Claimed, EngineError, Inner, Ran, Stage, log};
+use super::operation::{Operation, Tenure};
+use super::{Claimed, EngineError, Inner, Ran, Stage, WorkValue, log};
 use crate::RecordId;
 use crate::claim::Claim;
 use crate::event::Refusal;
@@ -24,28 +25,24 @@ use crate::outcome::{Outcome, Unsure};
 use crate::store::StoreError;
 use crate::time::{Instant, instant, sleep};
 
-/// What came of one try to claim and run.
-pub(super) enum Round<W> {
-    /// There is an answer.
-    Done(Ran),
-    /// Somebody else executes; the work is handed back for another try.
-    InProgress { refusal: Refusal, work: W },
-}
+/// One try to claim and run: there is an answer, or another execution is in progress and the work is handed back.
+pub(super) type Try<W, T> = ControlFlow<(Ran, WorkValue<T>), (Refusal, W)>;
 
-type Answer<W> = oneshot::Sender<Result<Round<W>, EngineError>>;
+type Answer<W, T> = oneshot::Sender<Result<Try<W, T>, EngineError>>;
 
 impl Inner {
     /// Claims and, if it may, executes in a task of its own: a caller that goes away cancels neither.
-    pub(super) async fn start<W, F>(
+    pub(super) async fn start<W, F, T>(
         self: &Arc<Self>,
         id: RecordId,
         claim: &Arc<Claim>,
         work: W,
         first: Start,
-    ) -> Result<Round<W>, EngineError>
+    ) -> Result<Try<W, T>, EngineError>
     where
         W: FnOnce(Operation) -> F + Send + 'static,
-        F: Future<Output = Outcome> + Send + 'static,
+        F: Future<Output = (Outcome, T)> + Send + 'static,
+        T: Send + 'static,
     {
         self.accepting()?;
         let permit = self.permit(&self.executions, "executions", self.limits.executions)?;
@@ -53,23 +50,22 @@ impl Inner {
         let (inner, claim) = (self.clone(), claim.clone());
         // Boxed here, because spawning moves what it is given several times, and this is some kilobytes.
         let work = Box::pin(async move {
-            // Always a new owner, whatever name the claim has: the work is detached, so whoever asks again under its own
-            // name would be told to execute beside it.
+            // Always a new owner, whatever name the claim has: the work is detached, so a caller that asks again under its
+            // own name would be told to execute beside it.
             let owner = inner.instance.next_owner();
             match inner.claim(id, &claim, owner, first).await {
-                Ok(Claimed::Reserved(reservation)) => {
-                    let held = reservation.into_held();
+                Ok(Claimed::Reserved(operation)) => {
                     let (tenancy, wake) = inner.running.begin(id);
-                    inner.execute(&held, &claim, work, (wake, answer)).await;
+                    inner.execute(&operation, &claim, work, (wake, answer)).await;
                     drop(tenancy);
                 }
                 Ok(Claimed::Replay { reply, expires_at }) => {
-                    tell(answer, Ok(Round::Done(Ran::Replayed { reply, expires_at })));
+                    tell(answer, Ok(without_work(Ran::Replayed { reply, expires_at })));
                 }
                 Ok(Claimed::Refused(refusal @ Refusal::InProgress { .. })) => {
-                    tell(answer, Ok(Round::InProgress { refusal, work }));
+                    tell(answer, Ok(ControlFlow::Continue((refusal, work))));
                 }
-                Ok(Claimed::Refused(refusal)) => tell(answer, Ok(Round::Done(Ran::Refused(refusal)))),
+                Ok(Claimed::Refused(refusal)) => tell(answer, Ok(without_work(Ran::Refused(refusal)))),
                 Err(error) => tell(answer, Err(error)),
             }
             drop(permit);
@@ -79,67 +75,68 @@ impl Inner {
         answered.await.unwrap_or(Err(EngineError::Stopping))
     }
 
-    async fn execute<W, F>(
+    async fn execute<W, F, T>(
         self: &Arc<Self>,
-        held: &Arc<Held>,
+        operation: &Operation,
         claim: &Claim,
         work: W,
-        (wake, answer): (Wake, Answer<W>),
+        (wake, answer): (Wake, Answer<W, T>),
     ) where
         W: FnOnce(Operation) -> F,
-        F: Future<Output = Outcome>,
+        F: Future<Output = (Outcome, T)>,
     {
-        if let Some(why) = self.refuse_to_begin(held) {
-            self.observe(&claim.route, held.id, Observation::TooLate);
-            held.read(|record| log::not_executed(log::About::new(held.id, Some(record)), why));
-            return self.finish(held, claim, Outcome::Retryable(why.to_owned()), (wake, answer)).await;
+        if let Some(why) = self.refuse_to_begin(operation) {
+            self.observe(&claim.route, operation.id(), Observation::TooLate);
+            operation.log(|about| log::not_executed(about, why));
+            let outcome = Outcome::Retryable(why.to_owned());
+            return self.finish(operation, claim, (outcome, WorkValue::None), (wake, answer)).await;
         }
-        let operation = Operation { held: held.clone() };
+        let owner = operation.clone();
         // Panics are caught, so that the outcome is settled as unknown instead of waiting for the lease to lapse.
-        let work = AssertUnwindSafe(async move { work(operation).await }).catch_unwind();
+        let work = AssertUnwindSafe(async move { work(owner).await }).catch_unwind();
         let mut work = std::pin::pin!(work);
-        let outcome = match self.watch(held, claim, work.as_mut()).await {
-            Watched::Ended(Ok(outcome)) => self.within_limits(outcome),
+        let ended = match self.watch(operation, claim, work.as_mut()).await {
+            Watched::Ended(Ok((outcome, value))) => (self.within_limits(outcome), WorkValue::Returned(value)),
             Watched::Ended(Err(_)) => {
-                self.observe(&claim.route, held.id, Observation::Panicked);
-                Outcome::lost("the work panicked")
+                self.observe(&claim.route, operation.id(), Observation::Panicked);
+                (Outcome::lost("the work panicked"), WorkValue::Panicked)
             }
             Watched::TimedOut => {
                 let why = format!("there was no outcome within {:?}", claim.timing.timeout);
-                return self.answer_early(held, claim, why, (wake, answer), work).await;
+                return self.answer_early(operation, claim, why, (wake, answer), work).await;
             }
             Watched::Over => {
                 let why = "the tenure was over before there was an outcome".to_owned();
-                return self.answer_early(held, claim, why, (wake, answer), work).await;
+                return self.answer_early(operation, claim, why, (wake, answer), work).await;
             }
-            Watched::Stopped => Outcome::lost("the engine was shut down while the work ran"),
+            Watched::Stopped => {
+                (Outcome::lost("the engine was shut down while the work ran"), WorkValue::None)
+            }
         };
-        self.finish(held, claim, outcome, (wake, answer)).await;
+        self.finish(operation, claim, ended, (wake, answer)).await;
     }
 
     /// Settles, answers, and goes on trying to store what could not be stored in time: it must not be lost.
-    async fn finish<W>(
+    async fn finish<W, T>(
         &self,
-        held: &Arc<Held>,
+        operation: &Operation,
         claim: &Claim,
-        outcome: Outcome,
-        (wake, answer): (Wake, Answer<W>),
+        (outcome, value): (Outcome, WorkValue<T>),
+        (wake, answer): (Wake, Answer<W, T>),
     ) {
-        let ran = self.settle(held, claim, outcome.clone()).await;
+        let ran = self.settle(operation, claim, outcome.clone()).await;
         let unsettled =
             matches!((&ran, &outcome), (Ran::Unknown(_), Outcome::Completed(_) | Outcome::Retryable(_)));
         drop(wake);
-        tell(answer, Ok(Round::Done(ran)));
-        if unsettled && self.settle_late(held, outcome).await == Kept::Yes {
-            held.read(|record| log::stored_late(log::About::new(held.id, Some(record))));
+        tell(answer, Ok(ControlFlow::Break((ran, value))));
+        if unsettled && self.settle_late(operation, outcome).await == Kept::Yes {
+            operation.log(log::stored_late);
         }
     }
 
     /// Whether the claim is too old, or the engine too far in shutting down, for the work to begin.
-    fn refuse_to_begin(&self, held: &Held) -> Option<&'static str> {
-        // Half a lease leaves the other half for the work's first byte to travel. A process that slept longer than that
-        // may already have been declared lost.
-        if held.age() >= held.lease() / 2 {
+    fn refuse_to_begin(&self, operation: &Operation) -> Option<&'static str> {
+        if operation.begin_within().is_zero() {
             return Some("too much time had passed since the claim, so the work was not begun");
         }
         if *self.stop.borrow() == Stage::Stopped {
@@ -149,37 +146,37 @@ impl Inner {
     }
 
     /// Polls the work beside its timeout, its renewals and the engine's end.
-    async fn watch<F>(&self, held: &Arc<Held>, claim: &Claim, work: Pin<&mut F>) -> Watched
+    async fn watch<F, T>(&self, operation: &Operation, claim: &Claim, work: Pin<&mut F>) -> Watched<T>
     where
-        F: Future<Output = Result<Outcome, Box<dyn Any + Send>>>,
+        F: Future<Output = Result<(Outcome, T), Box<dyn Any + Send>>>,
     {
         tokio::select! {
             biased;
             ended = work => Watched::Ended(ended),
-            watched = renew_until_over(held, claim.timing.timeout) => watched,
+            watched = renew_until_over(operation, claim.timing.timeout) => watched,
             () = self.stopped() => Watched::Stopped,
         }
     }
 
-    /// The caller is told that nobody knows, and the work goes on: what it still brings is the truth about it.
-    async fn answer_early<W, F>(
+    /// The caller is answered that the outcome is unknown, and the work goes on: its late outcome settles the operation.
+    async fn answer_early<W, F, T>(
         self: &Arc<Self>,
-        held: &Arc<Held>,
+        operation: &Operation,
         claim: &Claim,
         why: String,
-        (wake, answer): (Wake, Answer<W>),
+        (wake, answer): (Wake, Answer<W, T>),
         work: Pin<&mut F>,
     ) where
-        F: Future<Output = Result<Outcome, Box<dyn Any + Send>>>,
+        F: Future<Output = Result<(Outcome, T), Box<dyn Any + Send>>>,
     {
-        let ran = self.settle(held, claim, Outcome::lost(why)).await;
+        let ran = self.settle(operation, claim, Outcome::lost(why)).await;
         drop(wake);
-        tell(answer, Ok(Round::Done(ran)));
+        tell(answer, Ok(without_work(ran)));
         tokio::select! {
             biased;
-            ended = work => if let Ok(outcome) = ended {
-                // Where it changes what was stored as unknown, that is told already.
-                self.settle_late(held, self.within_limits(outcome)).await;
+            ended = work => if let Ok((outcome, _)) = ended {
+                // Where it changes what was stored as unknown, applying it has logged that.
+                self.settle_late(operation, self.within_limits(outcome)).await;
             },
             () = sleep(self.limits.linger) => {}
             () = self.stopped() => {}
@@ -206,41 +203,38 @@ impl Inner {
     }
 
     /// Settles and turns what stands in the store into the caller's answer.
-    async fn settle(&self, held: &Arc<Held>, claim: &Claim, outcome: Outcome) -> Ran {
+    async fn settle(&self, operation: &Operation, claim: &Claim, outcome: Outcome) -> Ran {
         let why = match &outcome {
             Outcome::Completed(_) => String::new(),
             Outcome::Retryable(why) | Outcome::Unknown(Unsure { why, .. }) => why.clone(),
         };
         let (done, released) = (outcome.is_done(), matches!(outcome, Outcome::Retryable(_)));
-        match held.settle(outcome, self.limits.settle_patience).await {
-            Ok(Settled::Completed { reply, expires_at, by: By::This }) => {
-                self.observe(&claim.route, held.id, Observation::Completed);
-                Ran::Executed { reply, expires_at }
-            }
+        let settled = operation.settle(outcome, self.limits.settle_patience).await;
+        if let Ok(settled) = &settled {
+            self.observe_settled(&claim.route, operation.id(), settled);
+        }
+        match settled {
+            Ok(Settled::Completed { reply, expires_at, by: By::This }) => Ran::Executed { reply, expires_at },
             Ok(Settled::Completed { reply, expires_at, .. }) => Ran::Replayed { reply, expires_at },
-            Ok(Settled::Retryable) => {
-                self.observe(&claim.route, held.id, Observation::Released);
-                Ran::Retryable(why)
-            }
-            Ok(Settled::Unknown) => {
-                self.observe(&claim.route, held.id, Observation::Lost);
-                // This attempt did nothing, but an earlier one may have: the caller is told what any retry would be.
-                if released { Ran::Refused(held.refusal()) } else { Ran::Unknown(why) }
-            }
-            Ok(Settled::Fenced) => self.answer_from_record(held.id, claim).await,
+            Ok(Settled::Retryable) => Ran::Retryable(why),
+            // This attempt did nothing, but an earlier one may have: the caller is told what any retry would be.
+            Ok(Settled::Unknown) if released => Ran::Refused(operation.refusal()),
+            Ok(Settled::Unknown) => Ran::Unknown(why),
+            Ok(Settled::Fenced) => self.answer_from_record(operation.id(), claim).await,
             // Trying again would be refused again, and a lapse would forget that the work was done.
             Err(EngineError::Store(StoreError::Refused { reason })) if done => {
                 let why = format!("the work was done, but the store refused its reply: {reason}");
-                match held.settle(Outcome::done_not_kept(why.as_str()), self.limits.settle_patience).await {
-                    Ok(_) => self.observe(&claim.route, held.id, Observation::Lost),
-                    Err(error) => {
-                        held.read(|record| log::not_stored(log::About::new(held.id, Some(record)), &error));
-                    }
+                match operation
+                    .settle(Outcome::done_not_kept(why.as_str()), self.limits.settle_patience)
+                    .await
+                {
+                    Ok(settled) => self.observe_settled(&claim.route, operation.id(), &settled),
+                    Err(error) => operation.log(|about| log::not_stored(about, &error)),
                 }
                 Ran::Unknown(why)
             }
             Err(error) => {
-                held.read(|record| log::not_stored(log::About::new(held.id, Some(record)), &error));
+                operation.log(|about| log::not_stored(about, &error));
                 Ran::Unknown(format!("the outcome could not be stored: {error}"))
             }
         }
@@ -257,22 +251,19 @@ impl Inner {
         }
     }
 
-    pub(super) async fn settle_late(&self, held: &Held, outcome: Outcome) -> Kept {
-        let route = held.read(|record| record.subject.route.clone());
-        match held.settle(outcome.clone(), self.limits.settle_give_up).await {
-            Ok(Settled::Completed { by: By::This, .. }) => {
-                self.observe(&route, held.id, Observation::Completed);
+    pub(super) async fn settle_late(&self, operation: &Operation, outcome: Outcome) -> Kept {
+        let route = operation.read(|record| record.subject.route.clone());
+        match operation.settle(outcome.clone(), self.limits.settle_give_up).await {
+            Ok(settled @ (Settled::Completed { by: By::This, .. } | Settled::Retryable)) => {
+                self.observe_settled(&route, operation.id(), &settled);
+                Kept::Yes
             }
-            Ok(Settled::Retryable) => self.observe(&route, held.id, Observation::Released),
-            Ok(Settled::Completed { .. } | Settled::Unknown | Settled::Fenced) => return Kept::No,
+            Ok(Settled::Completed { .. } | Settled::Unknown | Settled::Fenced) => Kept::No,
             Err(error) => {
-                held.read(|record| {
-                    log::never_stored(log::About::new(held.id, Some(record)), &outcome, &error);
-                });
-                return Kept::No;
+                operation.log(|about| log::never_stored(about, &outcome, &error));
+                Kept::No
             }
         }
-        Kept::Yes
     }
 }
 
@@ -283,8 +274,8 @@ pub(super) enum Kept {
     No,
 }
 
-enum Watched {
-    Ended(Result<Outcome, Box<dyn Any + Send>>),
+enum Watched<T> {
+    Ended(Result<(Outcome, T), Box<dyn Any + Send>>),
     TimedOut,
     Over,
     Stopped,
@@ -292,12 +283,12 @@ enum Watched {
 
 /// Renews for as long as the work may take, and returns when that is over, or the tenure. Work that ends within half a
 /// lease from its claim never renews. It waits for one time only, because every request does.
-async fn renew_until_over(held: &Held, timeout: Duration) -> Watched {
+async fn renew_until_over<T>(operation: &Operation, timeout: Duration) -> Watched<T> {
     let deadline: Instant = instant() + timeout;
     // The record's own lease: a resumed operation keeps the one that it was claimed with.
-    let lease = held.lease();
+    let lease = operation.lease();
     // The lease has run since the claim was sent, and a slow store takes as long again to renew it.
-    let (mut pause, mut left) = ((lease / 2).saturating_sub(held.age()), timeout);
+    let (mut pause, mut left) = ((lease / 2).saturating_sub(operation.age()), timeout);
     let mut failing = false;
     loop {
         sleep(pause.min(left)).await;
@@ -308,7 +299,7 @@ async fn renew_until_over(held: &Held, timeout: Duration) -> Watched {
         let renewed = tokio::select! {
             biased;
             () = sleep(left) => return Watched::TimedOut,
-            renewed = held.renew() => renewed,
+            renewed = operation.renew() => renewed,
         };
         left = deadline.saturating_duration_since(instant());
         match renewed {
@@ -318,7 +309,7 @@ async fn renew_until_over(held: &Held, timeout: Duration) -> Watched {
             // meanwhile the work goes on, and its outcome is settled by its fence.
             Err(error) => {
                 if !std::mem::replace(&mut failing, true) {
-                    held.read(|record| log::not_renewed(log::About::new(held.id, Some(record)), &error));
+                    operation.log(|about| log::not_renewed(about, &error));
                 }
                 pause = lease / 16;
             }
@@ -326,7 +317,12 @@ async fn renew_until_over(held: &Held, timeout: Duration) -> Watched {
     }
 }
 
-fn tell<W>(answer: Answer<W>, what: Result<Round<W>, EngineError>) {
+/// An answer to a caller whose work gave nothing back, or did not run.
+fn without_work<W, T>(ran: Ran) -> Try<W, T> {
+    ControlFlow::Break((ran, WorkValue::None))
+}
+
+fn tell<W, T>(answer: Answer<W, T>, what: Result<Try<W, T>, EngineError>) {
     // A caller that has gone away gets its answer by retrying.
     drop(answer.send(what));
 }

@@ -142,19 +142,13 @@ impl Inner {
                 // Deleted together, each only if it is still the version that was judged.
                 Write::Remove => spent.push((entry.id, entry.version)),
                 Write::Put(_) => {
-                    let route = record.subject.route.clone();
-                    let start = Start::Held(Standing { record: Arc::new(record), version: entry.version });
+                    let standing = Standing { record: Arc::new(record), version: entry.version };
+                    let start = Start::Decided(standing, moment, step);
                     let patience = Patience::of_claim(self.store_clock.read(), self.limits.claim_patience);
                     match self.apply(entry.id, start, &event, patience).await.map(|done| done.answer) {
-                        Ok(Answer::Lapsed) => {
-                            self.observe(&route, entry.id, Observation::Lapsed);
-                            report.lapsed += 1;
-                        }
-                        Ok(Answer::Swept) => {
-                            self.observe(&route, entry.id, Observation::Swept);
-                            report.swept += 1;
-                        }
-                        // Somebody else was faster.
+                        Ok(Answer::Lapsed) => report.lapsed += 1,
+                        Ok(Answer::Swept) => report.swept += 1,
+                        // Another write was faster.
                         Ok(_) => {}
                         // One bad row must not hide those behind it; a store that is away fails the next call, too.
                         Err(failed) => {

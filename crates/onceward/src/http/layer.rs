@@ -64,6 +64,16 @@ pub enum LayerError {
         /// Whose setting.
         route: String,
     },
+    /// Keys would be scoped by one rule while the store vouches for another.
+    #[error(
+        "the layer scopes keys by {layer:?}, but the engine's identity says {engine:?}: give `Identity::new` the text of the layer's rules"
+    )]
+    Scope {
+        /// The layer's rules.
+        layer: String,
+        /// What the engine's identity says.
+        engine: String,
+    },
     /// The 502 that stands for an answer that is too large could not be stored either.
     #[error(
         "the engine keeps replies of at most {limit} bytes: raise Limits::reply_bytes to at least {PROBLEM_BYTES}"
@@ -98,11 +108,15 @@ pub enum LayerError {
 }
 
 impl IdempotencyLayer {
-    /// A layer on an engine. The engine's [`Identity`](crate::Identity) should be told the text of the same rules.
+    /// A layer on an engine whose [`Identity`](crate::Identity) was given the text of the same rules.
     pub fn new(engine: Engine, scope: ScopeRules, routes: Routes) -> Result<Self, LayerError> {
         let limit = engine.limits().reply_bytes;
         if limit < PROBLEM_BYTES {
             return Err(LayerError::Replies { limit });
+        }
+        let (rules, identity) = (scope.to_string(), engine.scope_rule());
+        if rules != identity {
+            return Err(LayerError::Scope { layer: rules, engine: identity.to_owned() });
         }
         for (route, _, policy) in routes.policies() {
             if !policy.fingerprint.is_keyed_by(engine.secret()) {

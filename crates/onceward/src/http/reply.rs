@@ -83,13 +83,8 @@ pub(super) fn stored(policy: &Policy, problem: Response<Whole>) -> Reply {
     reply
 }
 
-/// The answer for the caller whose request was executed: as it came, or from the record where it was not kept as it came.
-pub(super) fn executed(
-    reply: &Reply,
-    first: Option<Response<Whole>>,
-    expires_at: Timestamp,
-) -> Response<Whole> {
-    let mut response = first.unwrap_or_else(|| restore(reply));
+/// The answer for the caller whose request was executed.
+pub(super) fn executed(mut response: Response<Whole>, expires_at: Timestamp) -> Response<Whole> {
     response.headers_mut().insert(IDEMPOTENCY_EXPIRES, expiry(expires_at));
     response
 }
@@ -133,8 +128,8 @@ pub(super) fn to(method: &Method, mut response: Response<Whole>) -> Response<Who
     response
 }
 
-/// Replies also come from operators and webhooks, so what no HTTP message can carry is left out here.
-fn restore(reply: &Reply) -> Response<Whole> {
+/// An answer from the record. Replies also come from operators and webhooks, so what no HTTP message can carry is left out here.
+pub(super) fn restore(reply: &Reply) -> Response<Whole> {
     let status = StatusCode::from_u16(reply.status)
         .ok()
         .filter(|status| !status.is_informational())

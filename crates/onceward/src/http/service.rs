@@ -11,13 +11,13 @@ use tower_service::Service;
 use super::admit::{Admission, Ticket, admit};
 use super::body::{Body, Drained, Whole, drain};
 use super::classify::{OnError, Unsure};
-use super::exchange::{Exchange, disown};
+use super::exchange::Exchange;
 use super::future::ResponseFuture;
 use super::handled::{Handled, How};
 use super::layer::Shared;
 use super::policy::Flavor;
 use super::problem::Problem;
-use super::{reply, shadow, wellknown};
+use super::{operation_headers, reply, shadow, wellknown};
 use crate::{Key, Scope};
 
 /// A service whose retried writes happen once. Made by [`IdempotencyLayer`](super::IdempotencyLayer).
@@ -62,7 +62,7 @@ where
     }
 
     fn call(&mut self, mut request: Request<B>) -> Self::Future {
-        disown(request.headers_mut());
+        operation_headers::remove(request.headers_mut());
         // The one that was made ready goes with this request; its clone waits to be made ready for the next.
         let clone = self.inner.clone();
         let mut ready = std::mem::replace(&mut self.inner, clone);

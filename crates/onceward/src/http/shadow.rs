@@ -76,7 +76,7 @@ impl<C> Shadow<C> {
             Ok(response) => {
                 let policy = &self.exchange.ticket.policy;
                 let status = response.status();
-                self.exchange.hear(response.headers(), None);
+                self.exchange.warn_of_invalid_outcome(response.headers(), None);
                 match Class::of(policy, status, response.headers()) {
                     Class::Completed => completed(policy, status.as_u16()),
                     Class::Retryable => {

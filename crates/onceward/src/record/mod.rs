@@ -12,7 +12,7 @@ use serde::{Deserialize, Serialize};
 
 pub use self::parts::{
     Absence, Cause, Doubt, Entered, Extension, HistoryEntry, Label, LastFinding, Letter, Naming, OnLapse,
-    RecordFormat, State, Terms,
+    RecordFormat, State, StateKind, Terms,
 };
 use crate::outcome::{Evidence, RecoveryPoint, Verdict};
 use crate::scope::SHADOW;

@@ -58,15 +58,57 @@ pub enum State {
 }
 
 impl State {
+    /// Which state this is, without what belongs to it.
+    pub const fn kind(&self) -> StateKind {
+        match self {
+            Self::InProgress { .. } => StateKind::InProgress,
+            Self::Completed { .. } => StateKind::Completed,
+            Self::FailedRetryable { .. } => StateKind::FailedRetryable,
+            Self::Unknown { .. } => StateKind::Unknown,
+            Self::Expired { .. } => StateKind::Expired,
+        }
+    }
+
     /// The state's name wherever a person or a program can see it.
     pub const fn name(&self) -> &'static str {
+        self.kind().name()
+    }
+}
+
+/// A state without what belongs to it: for filters, counters and the columns of stores.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum StateKind {
+    /// Work is being done, or its lease has lapsed.
+    InProgress,
+    /// The work was done.
+    Completed,
+    /// The work is proven not to have been done.
+    FailedRetryable,
+    /// The work may have been done.
+    Unknown,
+    /// The window is over, and the record is kept for audit.
+    Expired,
+}
+
+impl StateKind {
+    /// Every state.
+    pub const ALL: [Self; 5] =
+        [Self::InProgress, Self::Completed, Self::FailedRetryable, Self::Unknown, Self::Expired];
+
+    /// The state's name wherever a person or a program can see it.
+    pub const fn name(self) -> &'static str {
         match self {
-            Self::InProgress { .. } => "in_progress",
-            Self::Completed { .. } => "completed",
-            Self::FailedRetryable { .. } => "failed_retryable",
-            Self::Unknown { .. } => "unknown",
-            Self::Expired { .. } => "expired",
+            Self::InProgress => "in_progress",
+            Self::Completed => "completed",
+            Self::FailedRetryable => "failed_retryable",
+            Self::Unknown => "unknown",
+            Self::Expired => "expired",
         }
+    }
+
+    /// The state of this name.
+    pub fn from_name(name: &str) -> Option<Self> {
+        Self::ALL.into_iter().find(|kind| kind.name() == name)
     }
 }
 
@@ -271,4 +313,10 @@ pub enum OnLapse {
         /// How long after the lapse the operation may still be taken over.
         within: Duration,
     },
+}
+
+impl OnLapse {
+    /// Resuming as configurations mean it: a crash that repeats five times will not go away by itself, and a key is promised for a
+    /// day.
+    pub const RESUME: Self = Self::Resume { attempts: 5, within: Duration::from_secs(24 * 60 * 60) };
 }

@@ -4,11 +4,11 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::{Cause, Entered, Letter, Record, State};
-use crate::Timestamp;
 use crate::claim::Claim;
 use crate::event::{Moment, Refusal};
 use crate::fingerprint::Comparison;
 use crate::outcome::Reply;
+use crate::{OwnerToken, Timestamp};
 
 /// A retry sooner than this would only meet the same refusal.
 const RETRY_AFTER_MIN: Duration = Duration::from_secs(1);
@@ -53,6 +53,11 @@ impl Record {
             State::Expired { .. } => true,
             State::InProgress { .. } | State::Unknown { .. } => false,
         }
+    }
+
+    /// Whether this owner's tenure runs, or has lapsed without anything else becoming of it.
+    pub(crate) fn is_owned_by(&self, owner: OwnerToken) -> bool {
+        self.owner == owner && matches!(self.state, State::InProgress { .. })
     }
 
     /// Whether the lease lives. One that ends later than any claim could have asked for was taken while the store's clock

@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use onceward::store::StoreError;
-use onceward::{Cause, EngineError, MemoryStore, Outcome, Ran, Refusal, Reply, State};
+use onceward::{Cause, EngineError, MemoryStore, Outcome, Ran, Refusal, Reply, Resolve, State};
 use onceward_testkit::{Fault, FaultyStore, Method};
 
 use super::{Ledger, SECOND, claim, clock, engine, engine_on, id, pay, retry};
@@ -83,7 +83,10 @@ async fn invariant_02_an_owner_whose_settle_did_not_apply_answers_from_the_recor
             let (id, fence) = (operation.id(), operation.fence());
             operator.settle(id, fence, Outcome::lost("said so")).await.unwrap();
             let verdict = onceward::event::Resolution::Completed(Arc::new(Reply::new("the operator's")));
-            operator.resolve(id, None, verdict, "ops", "saw it in the ledger").await.unwrap();
+            operator
+                .resolve(id, Resolve { verdict, by: "ops", reason: "saw it in the ledger", seen: None })
+                .await
+                .unwrap();
             Outcome::completed(Reply::new("the owner's"))
         })
         .await
@@ -117,7 +120,10 @@ async fn invariant_06_a_record_that_cannot_be_read_is_never_taken_for_absent() {
 
     // An operator who knows what it was can say so by its id; the key is answered again.
     let verdict = onceward::event::Resolution::Completed(Arc::new(Reply::new("from the ledger")));
-    fresh.resolve(id(), None, verdict, "ops", "restored by hand").await.unwrap();
+    fresh
+        .resolve(id(), Resolve { verdict, by: "ops", reason: "restored by hand", seen: None })
+        .await
+        .unwrap();
     match retry(&fresh).await.unwrap() {
         Ran::Replayed { reply, .. } => assert_eq!(reply.body, "from the ledger"),
         other => panic!("{other:?}"),

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use onceward::event::Resolution;
-use onceward::{Claimed, Engine, MemoryStore, Outcome, Ran, Reply};
+use onceward::{Claimed, Engine, MemoryStore, Outcome, Ran, Reply, Resolve};
 use onceward_testkit::{Fault, FaultyStore, Method};
 use serde_json::json;
 use tracing::Instrument as _;
@@ -102,7 +102,18 @@ async fn a_contradiction_is_one_line_at_the_level_of_errors() {
     let Ok(Claimed::Reserved(reservation)) = engine.claim(claim()).await else { panic!() };
     let held = reservation.hand_over();
     engine.settle(id(), held.fence(), Outcome::lost("no answer")).await.unwrap();
-    engine.resolve(id(), None, Resolution::Retryable, "an operator", "it was not there").await.unwrap();
+    engine
+        .resolve(
+            id(),
+            Resolve {
+                verdict: Resolution::Retryable,
+                by: "an operator",
+                reason: "it was not there",
+                seen: None,
+            },
+        )
+        .await
+        .unwrap();
     let log = Log::listen();
     engine.settle(id(), held.fence(), Outcome::completed(Reply::new("done"))).await.unwrap();
     let lines = log.lines();

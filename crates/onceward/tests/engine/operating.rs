@@ -5,7 +5,10 @@ use std::time::Duration;
 
 use onceward::event::{Expiry, Resolution};
 use onceward::store::{Filter, Scan, Which};
-use onceward::{Engine, MemoryStore, Operated, Outcome, Ran, Refusal, Reply, State, Sweeping, Terms};
+use onceward::{
+    Engine, Identity, MemoryStore, Operated, Outcome, Ran, RecordId, Refusal, Reply, Resolve, State,
+    Sweeping, Terms,
+};
 
 use super::{Ledger, SECOND, claim, claim_of, clock, engine, id, identity_of_tests, options, pay, retry};
 
@@ -20,10 +23,17 @@ async fn the_first_resolver_wins_and_the_second_is_told_who_it_was() {
     unknown(&engine).await;
     let verdict = || Resolution::Completed(Arc::new(Reply::new("it was charged")));
     assert!(matches!(
-        engine.resolve(id(), None, verdict(), "ann", "saw it").await.unwrap(),
+        engine
+            .resolve(id(), Resolve { verdict: verdict(), by: "ann", reason: "saw it", seen: None })
+            .await
+            .unwrap(),
         Operated::Applied(_)
     ));
-    match engine.resolve(id(), None, Resolution::Retryable, "bob", "did not").await.unwrap() {
+    match engine
+        .resolve(id(), Resolve { verdict: Resolution::Retryable, by: "bob", reason: "did not", seen: None })
+        .await
+        .unwrap()
+    {
         Operated::Conflict(Some(stamped)) => assert_eq!(stamped.record.verdict.unwrap().by, "ann"),
         other => panic!("{other:?}"),
     }
@@ -37,7 +47,13 @@ async fn the_first_resolver_wins_and_the_second_is_told_who_it_was() {
 async fn a_verdict_that_it_did_not_happen_lets_the_next_try_execute() {
     let (engine, _, _) = engine().await;
     unknown(&engine).await;
-    engine.resolve(id(), None, Resolution::Retryable, "ann", "not in the ledger").await.unwrap();
+    engine
+        .resolve(
+            id(),
+            Resolve { verdict: Resolution::Retryable, by: "ann", reason: "not in the ledger", seen: None },
+        )
+        .await
+        .unwrap();
     let ledger = Ledger::default();
     let ran = pay(&engine, &ledger).await.unwrap();
     assert!(matches!(ran, Ran::Executed { .. }), "{ran:?}");
@@ -132,4 +148,40 @@ async fn a_soft_expiry_keeps_the_row_without_its_body_and_the_key_may_be_used_ag
     assert!(matches!(run().await, Ran::Executed { .. }));
     assert!(engine.load(id()).await.unwrap().unwrap().record.fence > first);
     assert_eq!(ledger.count(), 2);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_verdict_about_one_execution_is_not_applied_to_the_next() {
+    let (engine, _, _) = engine().await;
+    let lost = async |_| Outcome::lost("hung up");
+    engine.run(claim(), lost).await.unwrap();
+    let seen = Some(engine.load(id()).await.unwrap().unwrap().version);
+    engine
+        .resolve(
+            id(),
+            Resolve { verdict: Resolution::Retryable, by: "bob", reason: "not in the ledger", seen },
+        )
+        .await
+        .unwrap();
+    engine.run(claim(), lost).await.unwrap(); // this one really charged
+    // Ann looked when Bob did: her verdict is about the first execution.
+    let operated = engine
+        .resolve(
+            id(),
+            Resolve { verdict: Resolution::Retryable, by: "ann", reason: "not in the ledger", seen },
+        )
+        .await
+        .unwrap();
+    assert!(matches!(operated, Operated::Conflict(_)), "the second execution was released unseen");
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_stores_identity_cannot_be_expired_by_id() {
+    let (engine, store, _) = engine().await;
+    let identity: RecordId = "00000000000000000000000000000000".parse().unwrap();
+    drop(engine.expire(identity, None).await);
+    onceward::time::sleep(SECOND * 180).await;
+    let other = Identity::new("tests", "another rule").unwrap();
+    let opened = Engine::open(Arc::new(store), other, options(2)).await;
+    assert!(opened.is_err(), "every stored key would be forgotten, and nobody was told");
 }

@@ -7,9 +7,9 @@ use std::time::Duration;
 use onceward::event::Resolution;
 use onceward::store::{Page, Scan, Seen, Store, StoreError, StoreFuture, Swapped, Version};
 use onceward::{
-    Claimed, Engine, EngineError, Fence, Identity, Limits, MemoryStore, Observation, Observer, OnLapse,
-    Operated, Operation, Outcome, OwnerToken, Ran, Record, RecordId, RecoveryPoint, Refusal, Reply, Settled,
-    State, Terms,
+    Claimed, Engine, EngineError, Fence, Limits, MemoryStore, Observation, Observer, OnLapse, Operation,
+    Outcome, OwnerToken, Ran, Record, RecordId, RecoveryPoint, Refusal, Reply, Resolve, Settled, State,
+    Terms,
 };
 use onceward_testkit::{Fault, FaultyStore, Method};
 use tokio::sync::Notify;
@@ -41,6 +41,11 @@ async fn charge_then_refused(operation: Operation, charges: Ledger) -> Outcome {
         let _ = operation.checkpoint(point()).await.unwrap();
     }
     Outcome::Retryable("phase two: connection refused".to_owned())
+}
+
+/// An operator's verdict that nothing happened.
+fn release(by: &'static str, reason: &'static str) -> Resolve<'static> {
+    Resolve { verdict: Resolution::Retryable, by, reason, seen: None }
 }
 
 #[tokio::test(start_paused = true)]
@@ -198,7 +203,7 @@ async fn evidence_on_a_released_operation_is_remembered_for_the_whole_retention(
     let first = reserve(&engine, claim()).await;
     onceward::time::sleep(MINUTE + SECOND).await;
     engine.sweep_leases().await.unwrap();
-    engine.resolve(id(), None, Resolution::Retryable, "ann", "hasty").await.unwrap();
+    engine.resolve(id(), release("ann", "hasty")).await.unwrap();
     let ran = engine.run(claim(), async |_| Outcome::Retryable("connection refused".into())).await.unwrap();
     assert!(matches!(ran, Ran::Retryable(_)));
     // The first owner did it after all, and says so.
@@ -208,31 +213,6 @@ async fn evidence_on_a_released_operation_is_remembered_for_the_whole_retention(
     let worker = again.clone();
     let ran = engine.run(claim(), async move |_| worker.execute()).await.unwrap();
     assert_eq!(again.count(), 0, "known to be done, within its 24 hours, and done again: {ran:?}");
-}
-
-#[tokio::test(start_paused = true)]
-async fn a_verdict_about_one_execution_is_not_applied_to_the_next() {
-    let (engine, _, _) = engine().await;
-    let lost = async |_| Outcome::lost("hung up");
-    engine.run(claim(), lost).await.unwrap();
-    let seen = Some(engine.load(id()).await.unwrap().unwrap().record.fence);
-    engine.resolve(id(), seen, Resolution::Retryable, "bob", "not in the ledger").await.unwrap();
-    engine.run(claim(), lost).await.unwrap(); // this one really charged
-    // Ann looked when Bob did: her verdict is about the first execution.
-    let operated =
-        engine.resolve(id(), seen, Resolution::Retryable, "ann", "not in the ledger").await.unwrap();
-    assert!(matches!(operated, Operated::Conflict(_)), "the second execution was released unseen");
-}
-
-#[tokio::test(start_paused = true)]
-async fn the_stores_identity_cannot_be_expired_by_id() {
-    let (engine, store, _) = engine().await;
-    let identity: RecordId = "00000000000000000000000000000000".parse().unwrap();
-    drop(engine.expire(identity, None).await);
-    onceward::time::sleep(MINUTE * 3).await;
-    let other = Identity::new("tests", "another rule").unwrap();
-    let opened = Engine::open(Arc::new(store), other, options(2)).await;
-    assert!(opened.is_err(), "every stored key would be forgotten, and nobody was told");
 }
 
 #[tokio::test(start_paused = true)]
@@ -482,7 +462,7 @@ async fn a_record_of_a_newer_version_is_not_overwritten_by_a_verdict() {
     let (engine, store, _) = engine().await;
     engine.run(claim(), async |_| Outcome::completed(Reply::new("x"))).await.unwrap();
     store.damage(id(), |bytes| onceward_testkit::sample::as_of_a_newer_format(id(), bytes));
-    let operated = engine.resolve(id(), None, Resolution::Retryable, "ann", "looked broken").await;
+    let operated = engine.resolve(id(), release("ann", "looked broken")).await;
     assert!(operated.is_err(), "a completed answer is gone: {operated:?}");
 }
 
@@ -529,7 +509,7 @@ async fn a_completion_for_a_forgotten_record_raises_an_alarm() {
     .unwrap();
     let first = reserve(&engine, claim()).await;
     onceward::time::sleep(MINUTE * 2).await;
-    engine.resolve(id(), None, Resolution::Retryable, "ann", "hasty").await.unwrap();
+    engine.resolve(id(), release("ann", "hasty")).await.unwrap();
     onceward::time::sleep(HOUR * 2).await;
     assert_eq!(engine.load(id()).await.unwrap(), None);
     assert_eq!(first.settle(Outcome::completed(Reply::new("charged"))).await.unwrap(), Settled::Fenced);
@@ -603,7 +583,7 @@ async fn a_replay_of_what_turned_out_to_be_done_is_not_counted_as_a_new_operatio
     let first = reserve(&engine, claim()).await;
     onceward::time::sleep(MINUTE + SECOND).await;
     engine.sweep_leases().await.unwrap();
-    engine.resolve(id(), None, Resolution::Retryable, "ann", "hasty").await.unwrap();
+    engine.resolve(id(), release("ann", "hasty")).await.unwrap();
     engine.run(claim(), async |_| Outcome::Retryable("connection refused".into())).await.unwrap();
     assert_eq!(first.settle(Outcome::completed(Reply::new("charged"))).await.unwrap(), Settled::Fenced);
     let ran = super::retry(&engine).await.unwrap();

@@ -13,7 +13,7 @@ use onceward_testkit::{Fault, FaultyStore};
 use tower::limit::ConcurrencyLimit;
 use tower::{Layer as _, Service as _};
 
-use super::{SECOND, World, doing, memory, post, with, without, world, world_on};
+use super::{SECOND, doing, memory, post, scoped_by, with, without, world, world_on};
 
 #[tokio::test(start_paused = true)]
 async fn a_header_of_the_scope_that_proxies_are_told_to_remove_is_refused() {
@@ -23,7 +23,7 @@ async fn a_header_of_the_scope_that_proxies_are_told_to_remove_is_refused() {
     assert!(got.json()["detail"].as_str().unwrap().contains("Connection"), "{got:?}");
 
     let scope = ScopeRules::parse(["authorization"]).unwrap();
-    let keyed = World { scope, ..world(Policy::default()).await };
+    let keyed = scoped_by(scope).await;
     let request = with(post("k", "{}"), "authorization", "Bearer sk_1");
     assert_eq!(keyed.send(with(request, "connection", "authorization")).await.problem().0, 401);
     let unrelated = with(with(post("k", "{}"), "authorization", "Bearer sk_1"), "connection", "x-tenant");

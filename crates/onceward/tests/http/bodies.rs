@@ -9,7 +9,7 @@ use bytes::Bytes;
 use http::{HeaderMap, Request, Response};
 use http_body::{Body, Frame};
 use http_body_util::BodyExt as _;
-use onceward::http::{CloseDelimited, IdempotencyLayer, LayerError, Policy, Routes};
+use onceward::http::{CloseDelimited, IdempotencyLayer, LayerError, Policy, Routes, ScopeRules};
 use onceward::{Engine, Identity, Limits, Profile, Secret};
 use tower::{Layer as _, ServiceExt as _};
 
@@ -108,6 +108,15 @@ async fn a_layer_cannot_accept_answers_that_the_engine_does_not_keep() {
     let larger = Routes::new(Policy { max_response_body: 2049, ..Policy::default() }).unwrap();
     let refused = IdempotencyLayer::new(world.engine, world.scope, larger).unwrap_err();
     assert!(matches!(refused, LayerError::ResponseBody { found: 2049, limit: 2048, .. }), "{refused}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_layer_scopes_keys_by_the_rule_that_its_store_knows() {
+    let World { engine, routes, .. } = world(Policy::default()).await;
+    let other = ScopeRules::parse(["authorization"]).unwrap();
+    let refused = IdempotencyLayer::new(engine, other, routes).unwrap_err();
+    let (layer, engine) = ("authorization".to_owned(), "header:x-tenant".to_owned());
+    assert_eq!(refused, LayerError::Scope { layer, engine });
 }
 
 #[tokio::test(start_paused = true)]

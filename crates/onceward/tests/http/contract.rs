@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use onceward::Resolve;
 use onceward::event::Resolution;
 use onceward::http::{Flavor, InProgress, KeyRule, Policy};
 use onceward::store::{Filter, Scan, Which};
@@ -172,7 +173,14 @@ async fn an_unknown_outcome_is_refused_until_somebody_resolves_it() {
         assert_eq!(dead.problem().0, 409);
         assert_eq!(dead.json()["next_action"], "contact");
 
-        world.engine.resolve(id, None, Resolution::Retryable, "ops", "it never arrived").await.unwrap();
+        world
+            .engine
+            .resolve(
+                id,
+                Resolve { verdict: Resolution::Retryable, by: "ops", reason: "it never arrived", seen: None },
+            )
+            .await
+            .unwrap();
         let again = world.send(post("k", "{}")).await;
         assert_eq!((again.status, again.is_replay(), world.ledger()), (201, false, 2));
     }

@@ -107,6 +107,15 @@ async fn world_on(store: impl Store, policy: Policy) -> World {
 
 async fn world_with(store: impl Store, options: EngineOptions, policy: Policy) -> World {
     let scope = ScopeRules::parse_verified(["header:x-tenant"]).unwrap();
+    world_of(store, options, policy, scope).await
+}
+
+/// A world whose keys are scoped by other rules.
+async fn scoped_by(scope: ScopeRules) -> World {
+    world_of(memory(), options(), Policy::default(), scope).await
+}
+
+async fn world_of(store: impl Store, options: EngineOptions, policy: Policy, scope: ScopeRules) -> World {
     let identity = Identity::new("tests", &scope.to_string()).unwrap();
     let engine = Engine::open(Arc::new(store), identity, options).await.unwrap();
     World { engine, routes: Routes::new(policy).unwrap(), scope, upstream: Upstream::default() }

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use onceward::http::{How, KeyRule, Mode, Policy, Routes};
 use onceward::store::{Entry, Filter, Scan, Store as _, Which};
-use onceward::{EngineOptions, Instance, Limits, Observation, Record, State, Sweeping};
+use onceward::{EngineOptions, Instance, Limits, Observation, Record, State, StateKind, Sweeping};
 use onceward_testkit::{Fault, FaultyStore, Method};
 
 use super::counted::Heard;
@@ -172,7 +172,7 @@ async fn an_engine_that_has_no_room_counts_nothing() {
     assert!(!counted.contains(&Observation::Created), "{counted:?}");
 }
 
-async fn in_state(world: &World, state: Option<&'static str>) -> Vec<Entry> {
+async fn in_state(world: &World, state: Option<StateKind>) -> Vec<Entry> {
     let which = Which::Filter(Filter { state, ..Filter::default() });
     world.engine.list(Scan { which, after: None, limit: 10 }).await.unwrap().entries
 }
@@ -185,7 +185,7 @@ async fn what_is_only_observed_is_never_unknown_and_expires_like_an_answer() {
         let sender = world.clone();
         let sent = tokio::spawn(async move { sender.send(doing(what, "k", "{}")).await });
         assert!(heard.take(Observation::Lost).await.contains(&Observation::Created), "{what}");
-        assert!(in_state(&world, Some("unknown")).await.is_empty(), "{what}");
+        assert!(in_state(&world, Some(StateKind::Unknown)).await.is_empty(), "{what}");
         // Its retry is counted as one whose outcome would be unknown.
         world.send(post("k", "{}")).await;
         heard.take(Observation::Unknown).await;
@@ -252,13 +252,14 @@ async fn shadows_that_an_earlier_version_left_unknown_are_ended_soon_after_the_s
     let operation = Record { state: unknown, doubt: None, subject: Arc::new(subject), ..record };
     let id = onceward::RecordId::from_bytes([7; 16]);
     store.swap(id, None, operation).await.unwrap();
-    assert_eq!(in_state(&world, Some("unknown")).await.len(), 2);
+    assert_eq!(in_state(&world, Some(StateKind::Unknown)).await.len(), 2);
     drop(world);
 
     let again = world_with(store.clone(), EngineOptions::with_instance(Instance::named(2)), watching()).await;
     onceward::time::sleep(Sweeping::default().leases_every * 2).await;
-    let unknown =
-        async || -> Vec<_> { in_state(&again, Some("unknown")).await.iter().map(|entry| entry.id).collect() };
+    let unknown = async || -> Vec<_> {
+        in_state(&again, Some(StateKind::Unknown)).await.iter().map(|entry| entry.id).collect()
+    };
     assert_eq!(unknown().await, [id]);
     // Another gateway, of that version still, leaves one later.
     let ended = store.load(shadow.id).await.unwrap().record.unwrap();

@@ -4,7 +4,7 @@ use http::{Method, Request};
 use http_body_util::Full;
 use onceward::http::{Policy, Routes};
 use onceward::store::Store as _;
-use onceward::{OnLapse, Record, RecoveryPoint, Reply, State, Timestamp};
+use onceward::{OnLapse, Record, RecoveryPoint, Reply, Resolve, State, Timestamp};
 
 use super::{Got, SECOND, World, doing, memory, post, with, without, world, world_on};
 
@@ -100,7 +100,11 @@ async fn a_stored_answer_does_not_bring_another_services_word_with_it() {
     reply.headers =
         vec![("Onceward-Outcome".to_owned(), "retryable".into()), ("x-kept".to_owned(), "1".into())];
     let verdict = onceward::event::Resolution::Completed(reply.into());
-    world.engine.resolve(id_of(&world, "k"), None, verdict, "ops", "asked them").await.unwrap();
+    world
+        .engine
+        .resolve(id_of(&world, "k"), Resolve { verdict, by: "ops", reason: "asked them", seen: None })
+        .await
+        .unwrap();
     let got = world.send(post("k", "{}")).await;
     assert_eq!((got.is_replay(), outcome(&got), got.header("x-kept")), (true, "", Some("1")));
 }

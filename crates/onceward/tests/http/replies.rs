@@ -1,5 +1,6 @@
 //! What is stored of an answer, and what only the first caller gets.
 
+use onceward::Resolve;
 use onceward::http::{Policy, SetCookie};
 
 use super::{Got, doing, post, with, world};
@@ -69,7 +70,7 @@ async fn an_answer_from_an_operator_is_replayed_even_if_http_could_not_carry_all
         ("transfer-encoding".to_owned(), "chunked".into()),
     ];
     let verdict = onceward::event::Resolution::Completed(reply.into());
-    world.engine.resolve(id, None, verdict, "ops", "asked them").await.unwrap();
+    world.engine.resolve(id, Resolve { verdict, by: "ops", reason: "asked them", seen: None }).await.unwrap();
     let got = world.send(with(post("k", "{}"), "x-again", "1")).await;
     assert_eq!((got.status, &got.body[..], got.is_replay()), (500, &b"by hand"[..], true));
     assert_eq!(got.header("x-fine"), Some("yes"));

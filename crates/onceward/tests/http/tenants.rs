@@ -2,11 +2,11 @@
 
 use onceward::http::{Policy, ScopeRules};
 
-use super::{World, post, with, without, world};
+use super::{World, post, scoped_by, with, without, world};
 
 async fn scoped(rules: &[&str]) -> World {
     let scope = ScopeRules::parse_verified(rules.iter().copied()).unwrap();
-    World { scope, ..world(Policy::default()).await }
+    scoped_by(scope).await
 }
 
 #[tokio::test(start_paused = true)]

@@ -6,7 +6,7 @@ use std::time::Duration;
 use onceward::event::{Answer, Decision, Event, Expiry, Moment, Refusal, Write};
 use onceward::fingerprint::Difference;
 use onceward::store::{Due, Filter, Store, StoreError};
-use onceward::{Fence, MemoryStore, OnLapse, Outcome, Record, Reply, State, Timestamp};
+use onceward::{Fence, MemoryStore, OnLapse, Outcome, Record, Reply, State, StateKind, Timestamp};
 use onceward_testkit::scenario::{Act, Answered, Deed, Door, Ending, StoreDoor};
 use onceward_testkit::{VirtualClock, sample};
 use proptest::prelude::*;
@@ -271,7 +271,7 @@ proptest! {
         let Some(record) = current else { return Ok(()) };
         prop_assert_ne!(record.state.name(), "in_progress");
         if let State::Unknown { letter, .. } = record.state {
-            let list = Filter { state: Some("unknown"), ..Filter::default() };
+            let list = Filter { state: Some(StateKind::Unknown), ..Filter::default() };
             prop_assert!(list.accepts(&record));
             // What is still asked after has a time when it is; a dead letter waits for an operator.
             let (due, due_at) = record.due();

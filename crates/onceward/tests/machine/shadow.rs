@@ -5,7 +5,9 @@ use std::time::Duration;
 
 use onceward::event::{Answer, Decision, Event, Expiry, Moment, Refusal, Step, Write};
 use onceward::store::{Due, Filter};
-use onceward::{Cause, Doubt, Letter, OnLapse, Outcome, OwnerToken, Record, State, Subject, Terms, machine};
+use onceward::{
+    Cause, Doubt, Letter, OnLapse, Outcome, OwnerToken, Record, State, StateKind, Subject, Terms, machine,
+};
 use onceward_testkit::sample;
 
 const HOUR: u64 = 3600;
@@ -82,7 +84,7 @@ fn every_end_without_an_outcome_is_in_doubt_and_expires_with_the_retention() {
     for (how, ended) in ends {
         assert_eq!(ended.state.name(), "failed_retryable", "{how}");
         assert!(matches!(ended.doubt, Some(Doubt { since, .. }) if since >= at(60).now), "{how}");
-        assert!(!Filter { state: Some("unknown"), ..Filter::default() }.accepts(&ended), "{how}");
+        assert!(!Filter { state: Some(StateKind::Unknown), ..Filter::default() }.accepts(&ended), "{how}");
         assert_eq!(ended.due().0, Due::Expired, "{how}");
         let step = claim(&ended, 100);
         let refused = matches!(

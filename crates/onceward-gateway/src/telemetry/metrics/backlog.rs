@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use onceward::store::{Cursor, Filter, Page, Scan, Which};
 use onceward::time::sleep;
-use onceward::{Engine, EngineError, Letter, State};
+use onceward::{Engine, EngineError, Letter, State, StateKind};
 
 use super::Routes;
 
@@ -82,7 +82,7 @@ impl Backlog {
 
     async fn go_on(&self, pass: &mut Pass, engine: &Engine, routes: &Routes) -> Result<(), EngineError> {
         for _ in 0..PAGES_AT_ONCE {
-            let which = Which::Filter(Filter { state: Some("unknown"), ..Filter::default() });
+            let which = Which::Filter(Filter { state: Some(StateKind::Unknown), ..Filter::default() });
             let page = engine.list(Scan { which, after: pass.after.clone(), limit: PAGE }).await?;
             pass.count(&page, routes);
             pass.after = page.next;

@@ -1,0 +1,171 @@
+//! One call of the inner service, and what its answer means.
+
+use ::http::header::CONTENT_LENGTH;
+use ::http::{HeaderMap, Method, Request, Response, StatusCode, response};
+use http_body::Body as HttpBody;
+use tower_service::Service;
+
+use super::body::{Body, Read, Whole, read};
+use super::classify::{Class, Failure, OnError};
+use super::close_delimited::{CloseDelimited, EndsWithConnection};
+use super::exchange::Exchange;
+use super::held::Drawn;
+use super::policy::Policy;
+use super::problem::{Answerless, Problem};
+use super::suspicion::is_suspicious;
+use super::unprotected::Envelope;
+use super::{operation_headers, reply};
+use crate::time::sleep;
+use crate::{Observation, Operation, OperationId, Outcome};
+
+/// Why nothing was sent where it took too long until the service could take it.
+const NOT_READY: &str = "the service was not ready in time, and was not called";
+
+/// What the caller of an execution gets once its outcome is stored: the answer as it came, or why there is none.
+pub(super) type FirstAnswer = Result<Box<Response<Whole>>, Problem>;
+
+impl<C> Exchange<C> {
+    /// Calls the inner service, once.
+    pub(super) async fn execute<S, B, R>(
+        &self,
+        mut inner: S,
+        operation: &Operation,
+        envelope: &Envelope<B>,
+    ) -> (Outcome, FirstAnswer)
+    where
+        S: Service<Request<Body<B>>, Response = Response<R>>,
+        C: OnError<S::Error>,
+        R: HttpBody,
+    {
+        if is_suspicious(&self.ticket.key) {
+            self.note(operation.id(), Observation::SuspiciousKey);
+        }
+        let ready = tokio::select! {
+            biased;
+            ready = std::future::poll_fn(|context| inner.poll_ready(context)) => ready.map_err(|error| {
+                format!("the service was not called, because it failed to get ready: {}", self.on_error.words(&error))
+            }),
+            () = async { sleep(operation.begin_within()).await } => Err(NOT_READY.to_owned()),
+        };
+        match ready {
+            Err(why) => return not_executed(operation, why),
+            Ok(()) if operation.begin_within().is_zero() => {
+                return not_executed(operation, NOT_READY.to_owned());
+            }
+            Ok(()) => {}
+        }
+        let Some(mut request) = envelope.take() else {
+            return no_whole_answer(Answerless::Broken, "the request had been sent already");
+        };
+        let method = request.method().clone();
+        operation_headers::add(&mut request, operation);
+        let meaning = |error: S::Error| (self.on_error.failure(&error), self.on_error.words(&error));
+        match inner.call(request).await.map_err(meaning) {
+            Ok(response) => {
+                self.warn_of_invalid_outcome(response.headers(), Some(operation.operation_id()));
+                self.judge(&method, response).await
+            }
+            Err((Failure::NotExecuted, cause)) => not_executed(operation, cause),
+            Err((Failure::TimedOut, cause)) => no_whole_answer(Answerless::TimedOut, &cause),
+            Err((Failure::Broken, cause)) => no_whole_answer(Answerless::Broken, &cause),
+        }
+    }
+
+    /// Warns of an `Onceward-Outcome` that counts as none. The value is not logged, because it is the service's text.
+    pub(super) fn warn_of_invalid_outcome(&self, headers: &HeaderMap, operation: Option<OperationId>) {
+        if Class::is_misspoken(headers) {
+            tracing::warn!(
+                route = &*self.ticket.route,
+                operation = operation.map(tracing::field::display),
+                "an answer has an Onceward-Outcome other than completed, retryable or unknown: its status decides"
+            );
+        }
+    }
+
+    /// Reads the answer and decides what it means for the operation.
+    async fn judge<R: HttpBody>(&self, method: &Method, response: Response<R>) -> (Outcome, FirstAnswer) {
+        let policy = &self.ticket.policy;
+        let (parts, body) = response.into_parts();
+        let class = Class::of(policy, parts.status, &parts.headers);
+        if class == Class::Unknown {
+            let upstream_status = parts.status;
+            let why = format!(
+                "the service answered {}, which leaves open whether the request was executed",
+                upstream_status.as_u16()
+            );
+            return (Outcome::said_unknown(why), Err(Problem::UpstreamUnsure { upstream_status }));
+        }
+        if class == Class::Completed
+            && policy.close_delimited == CloseDelimited::Proven
+            && parts.extensions.get::<EndsWithConnection>().is_some()
+        {
+            self.shared.advice.close_delimited(&self.ticket.route);
+        }
+        match (read(body, policy.max_response_body, &mut Drawn::default()).await, class) {
+            (Read::Broken | Read::NoRoom, _) => {
+                no_whole_answer(Answerless::Broken, "the service's answer broke off before it was whole")
+            }
+            (Read::Whole(body), _) if is_cut_short(method, &parts, &body) => {
+                no_whole_answer(Answerless::Broken, "the answer is shorter or longer than it said")
+            }
+            (Read::Whole(body), Class::Completed | Class::Unknown)
+                if !is_proven_whole(policy, &parts, &body) =>
+            {
+                no_whole_answer(
+                    Answerless::Broken,
+                    "the answer ended with its connection, and nothing proves that it is whole",
+                )
+            }
+            (Read::Whole(body), Class::Completed | Class::Unknown) => {
+                let upstream_status = parts.status;
+                let (reply, first) = reply::divide(policy, parts, body);
+                if reply.bytes() > self.shared.engine.limits().reply_bytes {
+                    return self.too_large(upstream_status);
+                }
+                (Outcome::completed(reply), Ok(Box::new(first)))
+            }
+            (Read::TooLarge, Class::Completed | Class::Unknown) => self.too_large(parts.status),
+            (Read::Whole(body), Class::Retryable) => released(parts, body),
+            // Nothing was done and nothing is kept, so its status and headers are enough.
+            (Read::TooLarge, Class::Retryable) => released(parts, Whole::default()),
+        }
+    }
+
+    /// The work was done, and every caller gets the problem that its answer could not be kept.
+    fn too_large(&self, upstream_status: StatusCode) -> (Outcome, FirstAnswer) {
+        let problem = Problem::ResponseTooLarge { upstream_status };
+        let reply = reply::stored(&self.ticket.policy, self.respond_with(&problem));
+        (Outcome::completed(reply), Ok(Box::new(self.respond_with(&problem))))
+    }
+}
+
+/// The service was not reached. The log has the cause, which the client's answer leaves out.
+fn not_executed(operation: &Operation, cause: String) -> (Outcome, FirstAnswer) {
+    operation.tell_not_executed(&cause);
+    (Outcome::Retryable(cause), Err(Problem::UpstreamUnreachable))
+}
+
+fn no_whole_answer(how: Answerless, why: &str) -> (Outcome, FirstAnswer) {
+    (Outcome::lost(why), Err(Problem::NoWholeAnswer(how)))
+}
+
+/// A whole answer that proves that nothing was done.
+fn released(parts: response::Parts, body: Whole) -> (Outcome, FirstAnswer) {
+    let why = format!("the service answered {}: nothing was done", parts.status.as_u16());
+    (Outcome::Retryable(why), Ok(Box::new(reply::released(parts, body))))
+}
+
+/// A server that crashed may have sent only a part, and a connection that was closed looks like the end.
+fn is_cut_short(method: &Method, parts: &response::Parts, body: &Whole) -> bool {
+    let bodiless =
+        *method == Method::HEAD || matches!(parts.status, StatusCode::NO_CONTENT | StatusCode::NOT_MODIFIED);
+    let said =
+        parts.headers.get(CONTENT_LENGTH).and_then(|length| length.to_str().ok()?.parse::<usize>().ok());
+    !bodiless && said.is_some_and(|said| said != body.data.len())
+}
+
+/// An answer without a length may have been cut off where its connection ended.
+fn is_proven_whole(policy: &Policy, parts: &response::Parts, body: &Whole) -> bool {
+    let ends_with_connection = parts.extensions.get::<EndsWithConnection>().is_some();
+    !ends_with_connection || policy.close_delimited.accepts(&parts.headers, &body.data)
+}

@@ -1,0 +1,47 @@
+//! The headers that name an operation to the inner service.
+
+use ::http::header::ACCEPT_ENCODING;
+use ::http::{HeaderMap, HeaderName, HeaderValue, Request};
+
+use super::encoding::IDENTITY;
+use super::header::{ATTEMPT, FENCE, OPERATION, OPERATION_HEADERS, RECOVERY_POINT};
+use super::text::percent_encode;
+use crate::Operation;
+
+/// Removes the operation headers that a client sent, because only this layer may set them. Services that read headers as CGI
+/// does take `_` for `-`, so both spellings are removed.
+pub(super) fn remove(headers: &mut HeaderMap) {
+    let is_reserved = |name: &&HeaderName| {
+        let like = |own: &HeaderName| {
+            let (name, own) = (name.as_str().as_bytes(), own.as_str().as_bytes());
+            name.len() == own.len()
+                && name.iter().zip(own).all(|(byte, own)| byte == own || (*byte == b'_' && *own == b'-'))
+        };
+        name.as_str().starts_with("onceward") && OPERATION_HEADERS.iter().any(like)
+    };
+    while let Some(name) = headers.keys().find(is_reserved).cloned() {
+        headers.remove(name);
+    }
+}
+
+/// Names the operation to the inner service, and asks for an answer that every later client can read.
+pub(super) fn add<B>(request: &mut Request<B>, operation: &Operation) {
+    let point = match operation.recovery_point() {
+        None => Ok(HeaderValue::from_static("started")),
+        Some(point) => HeaderValue::try_from(percent_encode(point.name())),
+    };
+    let headers = request.headers_mut();
+    headers.insert(ACCEPT_ENCODING, IDENTITY);
+    for (name, value) in [
+        (OPERATION, operation.operation_id().with_text(HeaderValue::from_bytes).ok()),
+        (FENCE, Some(operation.fence().as_number().into())),
+        (ATTEMPT, Some(operation.attempt().into())),
+        (RECOVERY_POINT, point.ok()),
+    ] {
+        // Digits, letters and escapes are always a header value.
+        if let Some(value) = value {
+            headers.append(name, value);
+        }
+    }
+    request.extensions_mut().insert(operation.clone());
+}
