@@ -94,6 +94,9 @@ impl<B: Sendable> Drop for UpstreamBody<B> {
         // Servers do not ask on after the last byte of a known length.
         if self.incoming.is_end_stream() {
             self.give_back();
+        } else if let Some(Lent { line, then: Then::End, .. }) = self.lent.take() {
+            // The rest of the answer is not wanted, and a reset keeps no port.
+            line.reset();
         }
     }
 }

@@ -1,4 +1,4 @@
-//! One connection to the upstream, driven by whoever uses it.
+//! One connection to the upstream, driven by the request that uses it.
 //!
 //! There is no task per connection: the request that uses a line moves its bytes, and an idle line is looked at when it is
 //! taken out of the pool. So no request waits for another task to be woken, and what is known about a line is known when it
@@ -104,6 +104,13 @@ impl<B: Sendable> Line<B> {
             }
             drop(counted);
         });
+    }
+
+    /// Resets a line for one request whose answer is not read to its end: see [`Line::end`].
+    pub(super) fn reset(self) {
+        if let Driver::Once(connection) = self.driver {
+            connection.into_parts().io.into_inner().reset();
+        }
     }
 
     /// Whether a request can be sent on it: asks the kernel, because the other side may have closed it a moment ago.

@@ -81,7 +81,8 @@ struct Shared<B: Sendable> {
     pool: Arc<Pool<B>>,
     /// How many requests may be with the upstream at once.
     active: Arc<Semaphore>,
-    most: usize,
+    /// Connections at once, idle ones included.
+    connections_max: usize,
     alarms: Alarms,
     forwarder: Forwarder,
     base_path: Option<PathAndQuery>,
@@ -107,7 +108,7 @@ impl<B: Sendable> Proxy<B> {
             connector,
             pool: Pool::new(most, limits.upstream_idle),
             active: Arc::new(Semaphore::new(most)),
-            most,
+            connections_max: most,
             alarms: Alarms::new(most),
             forwarder: Forwarder::new(upstream, forwarding),
             base_path: upstream.base_path.clone(),
@@ -308,11 +309,11 @@ impl<B: Sendable> Shared<B> {
                 Some(line) => (line, true),
                 // In a box: what TLS takes to begin would make every request's future several times as large.
                 None => {
-                    self.pool.make_room(self.most.saturating_sub(self.active.available_permits()));
+                    self.pool.make_room(self.connections_max.saturating_sub(self.active.available_permits()));
                     (Box::pin(self.open(source)).await?, false)
                 }
             };
-            // Connecting takes time, and somebody may soon think that the owner of this claim is dead.
+            // Connecting takes time, and another owner may soon take this tenure for dead.
             if operation.is_some_and(|operation| operation.begin_within().is_zero()) {
                 return Err(ProxyError::TooLate);
             }

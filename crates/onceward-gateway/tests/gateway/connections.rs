@@ -114,6 +114,11 @@ async fn a_keyed_request_keeps_no_port_of_the_gateway() {
         let request = if close.is_empty() { request } else { request.header("x-close", close) };
         assert_eq!(gateway.send(request).await.status, 201);
     }
+    // The answer leaves the outcome unknown, so that its body is not read.
+    let unsure = Request::charge("f").header("x-status", "503");
+    assert_eq!(gateway.send(unsure).await.status, 502);
+    // It has a connection only once that of the one before has ended.
+    assert_eq!(gateway.send(Request::charge("g")).await.status, 201);
     assert_eq!(ports_kept_by_clients_of(api.port()), 0);
 }
 

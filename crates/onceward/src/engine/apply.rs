@@ -13,8 +13,7 @@ use crate::record::{Record, StateKind};
 use crate::store::{Seen, Stamped, StoreError, StoreFuture, Swapped, Version};
 use crate::time::{Instant, Reading, instant, sleep};
 
-/// Each conflict means that somebody else made progress. A record that moves on this often is being hammered, and
-/// whoever asked is better told so.
+/// Each conflict means that another writer made progress. After this many, the caller gets `Contended`.
 const CONFLICTS_MAX: u32 = 32;
 /// A store that is away is asked again soon at first, because most faults are a reconnect.
 const BACKOFF_FIRST: Duration = Duration::from_millis(20);
@@ -38,7 +37,7 @@ pub(super) enum Start {
     Pinned(Standing),
 }
 
-/// A record that stands in the store, shared by all who remember it: whoever holds its tenure, and the cache.
+/// A record that stands in the store, shared by the owner of its tenure and the cache.
 #[derive(Debug, Clone)]
 pub(super) struct Standing {
     pub record: Arc<Record>,
@@ -135,8 +134,8 @@ pub(super) struct Lost {
 }
 
 impl Failed {
-    /// What the caller is told. Whoever would go on without a store must know that a claim may be in it.
-    pub(super) fn told(self) -> EngineError {
+    /// The caller's error. A caller that would go on without a store must know that its claim may be in it.
+    pub(super) fn into_error(self) -> EngineError {
         match self.lost {
             Some(_) => StoreError::Ambiguous { reason: self.error.to_string() }.into(),
             None => self.error,
@@ -158,7 +157,7 @@ struct Believed {
     standing: Option<Standing>,
     /// What time it is.
     moment: Moment,
-    /// When the store was asked that told this. `None` where it is only remembered, and may have changed long ago.
+    /// When the store was asked for it. `None` where it is remembered, and may be old.
     asked: Option<Instant>,
     /// What the machine said about it, where it was asked before.
     decided: Option<Step>,
@@ -175,7 +174,7 @@ fn is_of_shadow(start: &Start, event: &Event<'_>) -> bool {
     }
 }
 
-/// The shortest lease that an event may write: what is known of the time must be enough for it.
+/// The shortest lease that this event may write. The estimate of the store's time must be exact enough for it.
 fn lease_of(standing: Option<&Standing>, event: &Event<'_>) -> Duration {
     let held = standing.map(|standing| standing.record.terms.lease);
     let claimed = if let Event::Claim { claim, .. } = event { Some(claim.terms.lease) } else { None };
@@ -202,8 +201,7 @@ impl Inner {
             let expected = standing.map(|standing| standing.version);
             let record = standing.map(|standing| &*standing.record);
             let decided = believed.decided.take();
-            // A lost write may be what stands there now, so that only the machine can tell.
-            let Step { write, answer, notice } = if lost.is_none() && pinned.is_some() && pinned != expected {
+            let Step { write, answer, notice } = if pinned.is_some() && pinned != expected {
                 keep(Answer::Conflict)
             } else {
                 decided.unwrap_or_else(|| (self.machine)(record, believed.moment, event))
@@ -326,7 +324,7 @@ impl Inner {
     }
 
     /// The record that stands in the store.
-    pub(super) async fn find(
+    pub(super) async fn load_standing(
         &self,
         id: RecordId,
         patience: Patience,
@@ -366,8 +364,8 @@ impl Inner {
         }
     }
 
-    /// One call, given up when patience ends: a store that hangs must not keep its caller. Nobody can tell then whether
-    /// the call was carried out. Returns when the call was sent, too.
+    /// One call, given up when patience ends: a store that hangs must not keep its caller. It is then unknown whether the call
+    /// was carried out. Returns when the call was sent, too.
     pub(super) async fn within<T>(
         &self,
         patience: Patience,

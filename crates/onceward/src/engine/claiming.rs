@@ -100,11 +100,13 @@ impl Drop for Handed {
         else {
             return;
         };
+        let (engine, id) = (operation.engine().clone(), operation.id());
+        // If the runtime is gone and never polls this, its drop is logged.
+        let reservation = Reservation::new(operation);
         let give_back = async move {
             let outcome = Outcome::Retryable("the caller left before it had begun".to_owned());
-            let (engine, id) = (operation.engine().clone(), operation.id());
             // Where it could not be stored, that was logged.
-            if Reservation::new(operation).settle(outcome).await.is_ok() {
+            if reservation.settle(outcome).await.is_ok() {
                 engine.observe("", id, Observation::GivenBack);
             }
         };
@@ -122,7 +124,7 @@ impl Inner {
             Ok(applied) => applied,
             Err(failed) => {
                 self.give_back(id, owner, failed.lost);
-                return Err(failed.told());
+                return Err(failed.into_error());
             }
         };
         // After an ambiguous write the machine sees a running tenure; the owner token tells that it is this one.
@@ -214,7 +216,7 @@ impl Inner {
             Ok(applied) => applied,
             Err(failed) => {
                 give_back(failed.lost);
-                return Err(failed.told());
+                return Err(failed.into_error());
             }
         };
         let (Answer::Decision(decision), Some(standing)) = (applied.answer, applied.standing) else {

@@ -17,8 +17,8 @@ use crate::{OperationId, RecordId};
 pub(super) struct About<'a> {
     pub(super) operation: OperationId,
     pub(super) record: Option<&'a Record>,
-    /// Whether it is no operation but the shadow of one, though its record may be gone, or not be readable. Its request went
-    /// through and its retries do: lines that say otherwise are not written about it.
+    /// Whether this is a shadow, even if its record is gone or unreadable. Its request went through, so lines about refused
+    /// retries would be false.
     pub(super) shadow: bool,
 }
 
@@ -52,9 +52,9 @@ macro_rules! line {
 }
 
 /// What an operator does about an unknown outcome.
-struct Resolve(OperationId);
+struct HowToResolve(OperationId);
 
-impl fmt::Display for Resolve {
+impl fmt::Display for HowToResolve {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(
             f,
@@ -73,7 +73,7 @@ fn changed_from(step: &Report<'_>) -> Option<Option<StateKind>> {
     }
 }
 
-/// What an operator must hear of a step, in at most one line.
+/// Logs a step, in at most one line.
 pub(super) fn applied(step: &Report<'_>) {
     if step.shadow {
         return;
@@ -87,7 +87,7 @@ pub(super) fn applied(step: &Report<'_>) {
             error,
             about,
             cause = about.cause(),
-            next = %Resolve(about.operation),
+            next = %HowToResolve(about.operation),
             "an unknown outcome was given up: retries are refused until an operator resolves it"
         ),
         (_, Some(from), Some(State::Unknown { letter: Letter::Live, cause, .. }))
@@ -98,7 +98,7 @@ pub(super) fn applied(step: &Report<'_>) {
                 about,
                 kind = cause.name(),
                 cause = about.cause(),
-                next = %Resolve(about.operation),
+                next = %HowToResolve(about.operation),
                 "the outcome of an operation is unknown: it may have been executed, and retries are refused until it is resolved"
             );
         }
@@ -248,7 +248,7 @@ pub(super) fn never_stored(about: About<'_>, outcome: &Outcome, error: &EngineEr
         outcome,
         why,
         cause = error.to_string(),
-        next = %Resolve(about.operation),
+        next = %HowToResolve(about.operation),
         "the outcome of an operation was given up, because it could not be stored: it is unknown when its lease has lapsed"
     );
 }
@@ -298,7 +298,7 @@ pub(super) fn unreadable(about: About<'_>, cause: &dyn fmt::Display) {
         error,
         about,
         cause = cause.to_string(),
-        next = %Resolve(about.operation),
+        next = %HowToResolve(about.operation),
         "the record of an operation cannot be read: requests under its key are refused until it is resolved"
     );
 }

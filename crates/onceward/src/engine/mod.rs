@@ -10,7 +10,7 @@
 //! 5. In progress elsewhere: the caller may attach, and is woken when that execution ends.
 //! 6. The work runs. Long work renews its lease; a panic is an unknown outcome; too late a start is none at all.
 //! 7. The outcome is settled with a compare-and-swap that names the fence, and tried again until it is durable.
-//! 8. Only then is the caller answered: from what it wrote, or from the record if somebody else settled it.
+//! 8. Only then is the caller answered: from what it wrote, or from the record if another owner settled it.
 
 mod apply;
 mod attach;
@@ -184,12 +184,11 @@ pub enum Ran {
         /// Until when retries are promised the same answer.
         expires_at: Timestamp,
     },
-    /// This call's work was not done, or its outcome came when somebody else had taken over: this is what any retry would
-    /// be told.
+    /// This call's work was not done, or its tenure was over when it ended. Any retry gets the same refusal.
     Refused(Refusal),
     /// The work is proven not to have been done: the same key may be tried again.
     Retryable(String),
-    /// Nobody can be sure whether the work was done. It is not done again by itself.
+    /// It is unknown whether the work was done. It is not done again by itself.
     Unknown(String),
 }
 
@@ -199,13 +198,13 @@ pub enum OpenError {
     /// An option makes no sense.
     #[error(transparent)]
     Options(#[from] OptionsError),
-    /// The store belongs to somebody else, or cannot be read.
+    /// The store is used under another identity, or cannot be read.
     #[error(transparent)]
     Identity(#[from] IdentityRefused),
 }
 
 /// Why an engine could not say anything about a claim. Nothing was executed, unless the runtime itself was torn down under
-/// running work, which is told as [`EngineError::Stopping`]; either way the same key is safe to try again.
+/// running work, which is [`EngineError::Stopping`]; either way the same key is safe to try again.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum EngineError {
     /// The store is away, overloaded, or holds what cannot be read.
@@ -219,7 +218,7 @@ pub enum EngineError {
         /// How much there may be.
         limit: usize,
     },
-    /// A reply that somebody brought is too large to be kept.
+    /// A reply from outside is too large to be kept.
     #[error(
         "the reply has {found} bytes, but at most {limit} are kept: shorten it, or raise `Limits::reply_bytes`"
     )]
@@ -251,8 +250,10 @@ pub(crate) enum WorkValue<T> {
     Returned(T),
     /// It panicked.
     Panicked,
-    /// It did not run, or goes on without its caller.
-    None,
+    /// It did not run.
+    NotRun,
+    /// It was stopped with the engine, or goes on after its caller was answered.
+    Unfinished,
 }
 
 /// What came of [`Engine::claim`]. Within the engine, an [`Operation`] is taken without the duty to settle it.
@@ -353,7 +354,7 @@ impl Engine {
     {
         let inner = &self.inner;
         if let Some(ran) = inner.replay_from_caches(id, &claim).await {
-            return Ok((ran, WorkValue::None));
+            return Ok((ran, WorkValue::NotRun));
         }
         let deadline = instant() + claim.timing.attach;
         let claim = Arc::new(claim);
@@ -362,23 +363,23 @@ impl Engine {
         loop {
             // Looked up before the claim, so that an execution that ends in between is not missed.
             let running = inner.running.attach(id);
-            // A first claim writes first; one that has waited expects to find somebody, and reads.
+            // A first claim writes first; one that has waited expects a record, and reads.
             let first = if waiting.is_none() { Start::Absent } else { Start::Load };
             let (refusal, returned) = match (inner.start(id, &claim, work, first).await, known) {
                 (Ok(ControlFlow::Break(answered)), _) => return Ok(answered),
-                (Ok(ControlFlow::Continue(waits)), _) => waits,
+                (Ok(ControlFlow::Continue((refusal, work))), _) => (refusal, work),
                 (Err(error), None) => return Err(error),
-                // Another execution was seen. A caller that goes on without a store must not hear that there is none.
+                // Another execution was seen. A caller that goes on without a store must not conclude that there is none.
                 (Err(_), Some(refusal)) => {
                     inner.observe(&claim.route, id, Observation::InProgress);
-                    return Ok((Ran::Refused(refusal), WorkValue::None));
+                    return Ok((Ran::Refused(refusal), WorkValue::NotRun));
                 }
             };
             work = returned;
             let remaining = deadline.saturating_duration_since(instant());
             if remaining == Duration::ZERO {
                 inner.observe(&claim.route, id, Observation::InProgress);
-                return Ok((Ran::Refused(refusal), WorkValue::None));
+                return Ok((Ran::Refused(refusal), WorkValue::NotRun));
             }
             known = Some(refusal);
             if waiting.is_none() {
@@ -450,7 +451,7 @@ impl Engine {
         self.inner.identity.scope_rule()
     }
 
-    /// Tells the observer what a door saw.
+    /// Passes an observation of the HTTP layer to the observer.
     #[cfg(feature = "http")]
     pub(crate) fn note(&self, route: &str, id: RecordId, what: Observation) {
         self.inner.observe(route, id, what);

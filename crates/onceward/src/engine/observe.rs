@@ -1,4 +1,4 @@
-//! What an engine counts. Metrics and tests observe it; keys and bodies are never among it. `log.rs` writes the lines for
+//! What an engine counts. Metrics and tests observe it. It never contains keys or bodies. `log.rs` writes the lines for
 //! operators, whatever observer there is.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -10,7 +10,7 @@ use crate::RecordId;
 use crate::event::{Answer, Decision, Event, Notice, Refusal};
 use crate::record::{State, StateKind};
 
-/// Hears of everything that an engine does. Must not block. What an operator must know is logged by the engine itself.
+/// Receives every observation of an engine. Must not block. The engine itself logs what an operator must know.
 pub trait Observer: Send + Sync + 'static {
     /// Something happened on a route. The id is all zeros where there is no operation.
     fn observe(&self, route: &str, id: RecordId, what: Observation);
@@ -33,7 +33,7 @@ pub enum Observation {
     Mismatch,
     /// Refused: it is being executed.
     InProgress,
-    /// Refused: nobody knows.
+    /// Refused: the outcome is unknown.
     Unknown,
     /// A fingerprint made under other settings could not be compared.
     Uncompared,
@@ -41,7 +41,7 @@ pub enum Observation {
     Contradiction,
     /// An unknown outcome was given up and waits for an operator.
     DeadLettered,
-    /// Somebody whose tenure is over tried to write.
+    /// An owner whose tenure is over tried to write.
     Fenced,
     /// A lease had lapsed.
     Lapsed,
@@ -65,7 +65,7 @@ pub enum Observation {
     AmbiguousClaim,
     /// Another write's answer from the store was lost.
     AmbiguousWrite,
-    /// A claim that nobody began was given back.
+    /// A claim whose work was not begun was given back.
     GivenBack,
     /// A claim's answer was lost, and the list of those that are looked for is full. If it was written, its lease lapses.
     LostClaimDropped,
@@ -79,32 +79,31 @@ pub enum Observation {
     KeyMissing,
     /// A request's key cannot be used.
     KeyInvalid,
-    /// It cannot be told whose key it is.
+    /// The scope of a request cannot be determined.
     ScopeMissing,
     /// An execution began under a key that is short, or looks like an e-mail address or a telephone number.
     SuspiciousKey,
 }
 
-/// Hears nothing.
+/// Ignores all.
 impl Observer for () {
     fn observe(&self, _: &str, _: RecordId, _: Observation) {}
 }
 
 impl Inner {
-    /// Counts what follows from a step. What an execution came to is counted by [`Self::observe_settled`].
+    /// Counts what follows from a step. Outcomes of executions are counted by [`Self::observe_settled`].
     pub(super) fn observe_step(&self, step: &Report<'_>) {
-        let route = match (step.event, step.record) {
-            (Event::Claim { claim, .. }, _) => &*claim.route,
-            (_, Some(record)) => &*record.subject.route,
-            (_, None) => "",
-        };
-        let found = [of_notice(step), of_reconciliation(step), of_write(step), of_answer(step)];
-        for what in found.into_iter().flatten() {
-            self.observe(route, step.id, what);
+        let of_record = step.record.map_or("", |record| &*record.subject.route);
+        let of_event = if let Event::Claim { claim, .. } = step.event { &*claim.route } else { of_record };
+        for what in [of_notice(step), of_reconciliation(step)].into_iter().flatten() {
+            self.observe(of_record, step.id, what);
+        }
+        for what in [of_write(step), of_answer(step)].into_iter().flatten() {
+            self.observe(of_event, step.id, what);
         }
     }
 
-    /// Counts what this engine's own execution came to.
+    /// Counts the outcome of an execution by this engine.
     pub(super) fn observe_settled(&self, route: &str, id: RecordId, settled: &Settled) {
         let what = match settled {
             Settled::Completed { by: By::This, .. } => Observation::Completed,
@@ -130,11 +129,11 @@ impl Inner {
         self.observe("", id, what);
     }
 
-    /// Tells the observer. One that panics must not take an answer with it that is durable already.
+    /// Calls the observer. Its panic must not cost an answer that is already durable.
     pub(super) fn observe(&self, route: &str, id: RecordId, what: Observation) {
         tracing::trace!(route, %id, ?what, "counted");
-        let told = catch_unwind(AssertUnwindSafe(|| self.observer.observe(route, id, what)));
-        if told.is_err() {
+        let called = catch_unwind(AssertUnwindSafe(|| self.observer.observe(route, id, what)));
+        if called.is_err() {
             tracing::error!(
                 ?what,
                 "the engine's observer panicked: the request goes on, and what it counts may be wrong"

@@ -22,7 +22,7 @@ use crate::{Key, OwnerToken, RecordId, Scope, Timestamp};
 pub enum Settled {
     /// It happened, and this is what every caller gets.
     Completed {
-        /// The answer in the record, whoever wrote it.
+        /// The answer in the record.
         reply: Arc<Reply>,
         /// Until when it is promised.
         expires_at: Timestamp,
@@ -31,7 +31,7 @@ pub enum Settled {
     },
     /// It is released.
     Retryable,
-    /// Nobody can be sure.
+    /// The outcome is unknown.
     Unknown,
     /// The tenure was over: nothing of the state was changed.
     Fenced,
@@ -42,7 +42,7 @@ pub enum Settled {
 pub enum By {
     /// This very settlement's.
     This,
-    /// Somebody else's, who was first.
+    /// An earlier one's.
     Other,
 }
 
@@ -65,7 +65,7 @@ pub struct Resolve<'a> {
     /// Why, in the operator's words.
     pub reason: &'a str,
     /// The version of the record that the decision is about; where another one stands, it is a conflict. `None` decides about
-    /// the record that stands now, whichever that is.
+    /// the execution that stands now.
     pub seen: Option<Version>,
 }
 
@@ -111,7 +111,7 @@ impl Engine {
 
     /// Extends a lease that is held elsewhere.
     pub async fn renew(&self, id: RecordId, fence: Fence) -> Result<Tenure, EngineError> {
-        Ok(Tenure::of(&self.inner.operate(id, Start::Load, &Event::Renew { fence }).await?.answer))
+        Ok(Tenure::of(&self.inner.operate(id, &Event::Renew { fence }).await?.answer))
     }
 
     /// Notes that a phase was committed elsewhere, and extends the lease.
@@ -121,19 +121,17 @@ impl Engine {
         fence: Fence,
         point: RecoveryPoint,
     ) -> Result<Tenure, EngineError> {
-        Ok(Tenure::of(
-            &self.inner.operate(id, Start::Load, &Event::Checkpoint { fence, point }).await?.answer,
-        ))
+        Ok(Tenure::of(&self.inner.operate(id, &Event::Checkpoint { fence, point }).await?.answer))
     }
 
     /// Ends a tenure that is held elsewhere.
     pub async fn settle(&self, id: RecordId, fence: Fence, outcome: Outcome) -> Result<Settled, EngineError> {
         let outcome = self.inner.within_limits(outcome);
-        let applied = self.inner.operate(id, Start::Load, &Event::Settle { fence, outcome }).await?;
+        let applied = self.inner.operate(id, &Event::Settle { fence, outcome }).await?;
         Ok(settled(&applied.answer, applied.standing.as_ref()))
     }
 
-    /// Someone who knows, a webhook or a probe, says that it happened.
+    /// Evidence, from a webhook or a probe, that it happened.
     ///
     /// With the fence of the execution that is meant, word about another one is a conflict.
     pub async fn testify(
@@ -170,7 +168,8 @@ impl Engine {
             self.inner.keepable(reply)?;
         }
         self.inner.is_operation(id)?;
-        let found = match self.inner.find(id, self.inner.patience()).await {
+        let patience = self.inner.patience();
+        let found = match self.inner.load_standing(id, patience).await {
             Ok(Some(found)) => found,
             Ok(None) => return Ok(Operated::Conflict(None)),
             // A record of a newer format is whole: the version that wrote it can read it.
@@ -182,10 +181,12 @@ impl Engine {
         if resolve.seen.is_some_and(|seen| seen != found.version) {
             return Ok(Operated::Conflict(Some(found.into())));
         }
-        let Resolve { verdict, by, reason, .. } = resolve;
+        let Resolve { verdict, by, reason, seen } = resolve;
         let (fence, by, reason) = (Some(found.record.fence), by.to_owned(), reason.to_owned());
         let event = Event::Resolve { fence, verdict, by, reason };
-        self.inner.operate(id, Start::Pinned(found), &event).await.map(Operated::of)
+        let start = if seen.is_some() { Start::Pinned(found) } else { Start::Held(found) };
+        let applied = self.inner.apply(id, start, &event, patience).await;
+        applied.map(Operated::of).map_err(|failed| failed.error)
     }
 
     /// Ends the window of a settled operation early. Caches notice within their revalidation time from when it is written, so it
@@ -195,7 +196,7 @@ impl Engine {
     pub async fn expire(&self, id: RecordId, opened: Option<Fence>) -> Result<Operated, EngineError> {
         // The write may take as long as its patience, and until then other engines cache the record as it was.
         let after = self.inner.limits.cache_revalidate.saturating_add(self.inner.limits.claim_patience);
-        self.inner.operate(id, Start::Load, &Event::Expire { opened, after }).await.map(Operated::of)
+        self.inner.operate(id, &Event::Expire { opened, after }).await.map(Operated::of)
     }
 }
 
@@ -224,9 +225,9 @@ impl Inner {
         page
     }
 
-    async fn operate(&self, id: RecordId, start: Start, event: &Event<'_>) -> Result<Applied, EngineError> {
+    async fn operate(&self, id: RecordId, event: &Event<'_>) -> Result<Applied, EngineError> {
         self.is_operation(id)?;
-        self.apply(id, start, event, self.patience()).await.map_err(|failed| failed.error)
+        self.apply(id, Start::Load, event, self.patience()).await.map_err(|failed| failed.error)
     }
 
     /// How long a store that is away is asked again for an operator.
@@ -248,7 +249,7 @@ impl Inner {
         if found > limit { Err(EngineError::ReplyTooLarge { found, limit }) } else { Ok(()) }
     }
 
-    /// What a claim would be told, without changing anything.
+    /// The answer that a claim would get now. Writes nothing.
     pub(super) async fn peek(&self, id: RecordId, claim: &Claim) -> Result<Option<Ran>, EngineError> {
         let sent = instant();
         let seen = self.store.load(id).await?;
@@ -265,7 +266,8 @@ impl Inner {
         })
     }
 
-    /// Puts a verdict where a record is damaged. The store's time comes with another record. What was asked for is lost, so it is comparable with nothing.
+    /// Replaces a damaged record by a verdict. The time is read with the identity's record. The request is lost, so no fingerprint
+    /// can be compared with it.
     async fn replace(
         &self,
         id: RecordId,

@@ -18,9 +18,9 @@ use crate::{OperationId, RecordId};
 /// Settling is not among it: work returns its outcome to the engine, and a [`Reservation`](super::Reservation) is settled once.
 /// Clones share one tenure.
 #[derive(Clone)]
-pub struct Operation(Arc<Owned>);
+pub struct Operation(Arc<OperationState>);
 
-struct Owned {
+struct OperationState {
     engine: Arc<Inner>,
     id: RecordId,
     fence: Fence,
@@ -33,7 +33,7 @@ struct Owned {
 impl Operation {
     pub(super) fn new(engine: Arc<Inner>, id: RecordId, standing: Standing, since_claim: Stopwatch) -> Self {
         let fence = standing.record.fence;
-        Self(Arc::new(Owned { engine, id, fence, standing: Mutex::new(standing), since_claim }))
+        Self(Arc::new(OperationState { engine, id, fence, standing: Mutex::new(standing), since_claim }))
     }
 
     /// Where the record lives. It is the same for every window of a key; [`Self::operation_id`] names one window.
@@ -108,7 +108,7 @@ impl Operation {
         event: &Event<'_>,
         patience: Duration,
     ) -> Result<(Answer, Option<Standing>), Failed> {
-        let Owned { engine, id, fence, .. } = &*self.0;
+        let OperationState { engine, id, fence, .. } = &*self.0;
         let now = engine.store_clock.read();
         let patience = Patience::until(now, now.at + patience);
         let start = Start::Held(self.standing().clone());
@@ -121,7 +121,7 @@ impl Operation {
 
     /// Logs that nothing of the work was sent.
     #[cfg(feature = "http")]
-    pub(crate) fn tell_not_executed(&self, cause: &str) {
+    pub(crate) fn log_not_executed(&self, cause: &str) {
         self.log(|about| log::not_executed(about, cause));
     }
 
@@ -134,7 +134,7 @@ impl Operation {
         what(&self.standing().record)
     }
 
-    /// What a retry is told of the record as it stands.
+    /// The refusal that a retry gets while the record stands so.
     pub(super) fn refusal(&self) -> Refusal {
         let now = self.0.engine.store_clock.estimate();
         self.read(|record| {

@@ -51,7 +51,7 @@ impl Inner {
         // Boxed here, because spawning moves what it is given several times, and this is some kilobytes.
         let work = Box::pin(async move {
             // Always a new owner, whatever name the claim has: the work is detached, so a caller that asks again under its
-            // own name would be told to execute beside it.
+            // own name would get Execute while the work runs.
             let owner = inner.instance.next_owner();
             match inner.claim(id, &claim, owner, first).await {
                 Ok(Claimed::Reserved(operation)) => {
@@ -89,7 +89,7 @@ impl Inner {
             self.observe(&claim.route, operation.id(), Observation::TooLate);
             operation.log(|about| log::not_executed(about, why));
             let outcome = Outcome::Retryable(why.to_owned());
-            return self.finish(operation, claim, (outcome, WorkValue::None), (wake, answer)).await;
+            return self.finish(operation, claim, (outcome, WorkValue::NotRun), (wake, answer)).await;
         }
         let owner = operation.clone();
         // Panics are caught, so that the outcome is settled as unknown instead of waiting for the lease to lapse.
@@ -110,7 +110,7 @@ impl Inner {
                 return self.answer_early(operation, claim, why, (wake, answer), work).await;
             }
             Watched::Stopped => {
-                (Outcome::lost("the engine was shut down while the work ran"), WorkValue::None)
+                (Outcome::lost("the engine was shut down while the work ran"), WorkValue::Unfinished)
             }
         };
         self.finish(operation, claim, ended, (wake, answer)).await;
@@ -171,7 +171,7 @@ impl Inner {
     {
         let ran = self.settle(operation, claim, Outcome::lost(why)).await;
         drop(wake);
-        tell(answer, Ok(without_work(ran)));
+        tell(answer, Ok(ControlFlow::Break((ran, WorkValue::Unfinished))));
         tokio::select! {
             biased;
             ended = work => if let Ok((outcome, _)) = ended {
@@ -217,7 +217,7 @@ impl Inner {
             Ok(Settled::Completed { reply, expires_at, by: By::This }) => Ran::Executed { reply, expires_at },
             Ok(Settled::Completed { reply, expires_at, .. }) => Ran::Replayed { reply, expires_at },
             Ok(Settled::Retryable) => Ran::Retryable(why),
-            // This attempt did nothing, but an earlier one may have: the caller is told what any retry would be.
+            // This attempt did nothing, but an earlier one may have: the caller gets what a retry would get.
             Ok(Settled::Unknown) if released => Ran::Refused(operation.refusal()),
             Ok(Settled::Unknown) => Ran::Unknown(why),
             Ok(Settled::Fenced) => self.answer_from_record(operation.id(), claim).await,
@@ -240,7 +240,7 @@ impl Inner {
         }
     }
 
-    /// An owner whose tenure is over answers what any retry would be told, never from its own bytes.
+    /// An owner whose tenure is over answers from the record, as a retry would be answered, never from its own bytes.
     async fn answer_from_record(self: &Inner, id: RecordId, claim: &Claim) -> Ran {
         match self.peek(id, claim).await {
             Ok(Some(ran)) => ran,
@@ -317,9 +317,9 @@ async fn renew_until_over<T>(operation: &Operation, timeout: Duration) -> Watche
     }
 }
 
-/// An answer to a caller whose work gave nothing back, or did not run.
+/// An answer to a caller whose work did not run.
 fn without_work<W, T>(ran: Ran) -> Try<W, T> {
-    ControlFlow::Break((ran, WorkValue::None))
+    ControlFlow::Break((ran, WorkValue::NotRun))
 }
 
 fn tell<W, T>(answer: Answer<W, T>, what: Result<Try<W, T>, EngineError>) {

@@ -1,7 +1,7 @@
 //! Lapsed leases and expired records, looked for in small batches.
 //!
 //! Sweeping is never needed for a right answer: a claim that meets a lapsed or expired record decides by itself. It
-//! keeps the store small, and tells operators of outcomes that nobody asks after.
+//! keeps the store small, and logs unknown outcomes that no retry meets.
 
 use std::sync::{Arc, Weak};
 use std::time::Duration;
@@ -19,7 +19,7 @@ use crate::time::{instant, sleep};
 /// store. Seldom, because every unknown outcome is looked at for it.
 const SHADOWS_EVERY: Duration = Duration::from_secs(60 * 60);
 
-/// What one batch came to.
+/// The result of one batch.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct SweepReport {
     /// Records looked at.

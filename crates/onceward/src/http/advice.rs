@@ -1,4 +1,4 @@
-//! What the operator is told in the log about requests and answers that no client can mend.
+//! Warnings for operators about requests and answers that clients cannot mend.
 
 use std::collections::HashSet;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -34,11 +34,11 @@ impl Advice {
         (!given.swap(true, Ordering::Relaxed)).then_some(advice)
     }
 
-    /// Says, once for each route, that its answers can be told from parts of them by their content only.
+    /// Warns once per route that an answer had no length and ended with its connection.
     pub(super) fn close_delimited(&self, route: &Arc<str>) {
         // A panic while the lock is held cannot leave half an entry.
-        let mut given = self.close_delimited.lock().unwrap_or_else(PoisonError::into_inner);
-        if given.insert(route.clone()) {
+        let first = self.close_delimited.lock().unwrap_or_else(PoisonError::into_inner).insert(route.clone());
+        if first {
             tracing::warn!(
                 route = &**route,
                 next = "let the service send Content-Length or Transfer-Encoding: chunked. If it cannot, close_delimited = \"accept\" (in Rust, Policy::close_delimited) stores such answers, also those that a crash cut off",

@@ -40,7 +40,7 @@ impl<C> Clone for Exchange<C> {
     }
 }
 
-/// No registered content coding has a longer name; more of one is not told to clients.
+/// No registered content coding has a longer name; the rest is cut off.
 const CODING_CHARS: usize = 32;
 
 impl<C> Exchange<C> {
@@ -176,26 +176,26 @@ impl<C> Exchange<C> {
     /// Keeps the client no longer than the route allows. Nothing where it was kept that long.
     async fn within<T>(&self, run: impl Future<Output = T>) -> Option<T> {
         let policy = &self.ticket.policy;
-        if policy.respond_within >= policy.timeout {
+        if policy.problem_responsein >= policy.timeout {
             return Some(run.await);
         }
         tokio::select! {
             biased;
             ran = run => Some(ran),
-            () = sleep(policy.respond_within) => None,
+            () = sleep(policy.problem_responsein) => None,
         }
     }
 
-    pub(super) fn respond_with(&self, problem: &Problem) -> Response<Whole> {
+    pub(super) fn problem_response(&self, problem: &Problem) -> Response<Whole> {
         problem.response(self.ticket.policy.flavor, &self.shared.links)
     }
 
     fn refused(&self, problem: &Problem) -> (Response<Whole>, How) {
-        (self.respond_with(problem), How::Refused(problem.code()))
+        (self.problem_response(problem), How::Refused(problem.code()))
     }
 
     fn unanswered(&self, problem: &Problem) -> (Response<Whole>, How) {
-        (self.respond_with(problem), How::Unanswered(problem.code()))
+        (self.problem_response(problem), How::Unanswered(problem.code()))
     }
 
     /// A refusal of a request of which something was left unread.
@@ -229,15 +229,25 @@ impl<C> Exchange<C> {
                     self.refused(&Problem::EncodingNotAccepted { coding })
                 }
             },
-            // The service was called and did nothing, but an earlier attempt may have done it.
-            (Ran::Refused(refusal), WorkValue::Returned(Ok(_))) => self.unanswered(&Problem::of(refusal)),
-            (Ran::Refused(refusal), _) => self.refused(&match (Problem::of(refusal), policy.in_progress) {
-                (Problem::InProgress { retry_after }, InProgress::Accepted) => {
-                    let location = self.shared.links.status_of(&self.ticket.key);
-                    Problem::Accepted { retry_after, location }
+            (Ran::Refused(refusal), first) => {
+                let problem = match (Problem::of(refusal), policy.in_progress) {
+                    (Problem::InProgress { retry_after }, InProgress::Accepted) => {
+                        let location = self.shared.links.status_of(&self.ticket.key);
+                        Problem::Accepted { retry_after, location }
+                    }
+                    (problem, _) => problem,
+                };
+                match first {
+                    WorkValue::NotRun | WorkValue::Returned(Err(Problem::UpstreamUnreachable)) => {
+                        self.refused(&problem)
+                    }
+                    // The service was called, but its answer is not the operation's: the tenure was over, or an earlier attempt
+                    // is in doubt.
+                    WorkValue::Returned(_) | WorkValue::Panicked | WorkValue::Unfinished => {
+                        self.unanswered(&problem)
+                    }
                 }
-                (problem, _) => problem,
-            }),
+            }
             (Ran::Retryable(_), WorkValue::Returned(Ok(response))) => (*response, How::Released),
             (Ran::Retryable(_), _) => self.unanswered(&Problem::UpstreamUnreachable),
             (Ran::Unknown(_), WorkValue::Returned(Ok(_))) => self.unanswered(&Problem::AnswerNotStored),
@@ -250,7 +260,7 @@ impl<C> Exchange<C> {
             (Ran::Unknown(_), WorkValue::Panicked) => {
                 self.unanswered(&Problem::NoWholeAnswer(Answerless::Broken))
             }
-            (Ran::Unknown(_), WorkValue::Returned(Err(_)) | WorkValue::None) => {
+            (Ran::Unknown(_), WorkValue::Returned(Err(_)) | WorkValue::NotRun | WorkValue::Unfinished) => {
                 self.unanswered(&Problem::NoWholeAnswer(Answerless::TimedOut))
             }
         }

@@ -134,14 +134,15 @@ impl<C> Exchange<C> {
     /// The work was done, and every caller gets the problem that its answer could not be kept.
     fn too_large(&self, upstream_status: StatusCode) -> (Outcome, FirstAnswer) {
         let problem = Problem::ResponseTooLarge { upstream_status };
-        let reply = reply::stored(&self.ticket.policy, self.respond_with(&problem));
-        (Outcome::completed(reply), Ok(Box::new(self.respond_with(&problem))))
+        let reply = reply::stored(&self.ticket.policy, self.problem_response(&problem));
+        let first = reply::restore(&reply);
+        (Outcome::completed(reply), Ok(Box::new(first)))
     }
 }
 
 /// The service was not reached. The log has the cause, which the client's answer leaves out.
 fn not_executed(operation: &Operation, cause: String) -> (Outcome, FirstAnswer) {
-    operation.tell_not_executed(&cause);
+    operation.log_not_executed(&cause);
     (Outcome::Retryable(cause), Err(Problem::UpstreamUnreachable))
 }
 

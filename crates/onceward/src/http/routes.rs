@@ -16,8 +16,8 @@ use crate::Secret;
 /// A pattern is `METHOD /path`, or `/path` alone, for the methods that its policy lists. `{name}` stands for one
 /// segment, and a `*` at the end for the rest; `:name` and `<name>` are refused. Paths are compared in every spelling that a
 /// service could take for the pattern: `//`, `.`, `..`, `%2F`, `;parameters`, and a slash or a line feed at the end do not slip
-/// past. Case counts, except that a path which no route
-/// names meets a stricter route in any case.
+/// past. Case counts where a route names the path in full; elsewhere letters are compared without case as well, and a stricter
+/// route applies.
 /// Methods are in capital letters; a request with a listed method in another case is refused.
 ///
 /// ```
@@ -58,7 +58,7 @@ enum Strictness {
     KeyRequired,
 }
 
-/// Whether letters of a path are told apart by their case.
+/// Whether the case of letters counts.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Case {
     Counts,
@@ -178,8 +178,8 @@ impl Routes {
                 found = other;
             }
         }
-        // A path that no route names may still be a strict route's to a service that ignores case, as Express does.
-        if found.order == self.routes.len() {
+        // Unless a route names the path in full, a service that ignores case, as Express does, may take it for a strict route's.
+        if self.routes.get(found.order).is_none_or(|route| route.pattern.is_wild()) {
             for reading in [Reading::Plain(path)].into_iter().chain(readings.loose()) {
                 let other = self.first(method, reading, Case::Ignored);
                 if other.strictness() > found.strictness() {
@@ -192,8 +192,8 @@ impl Routes {
 
     /// The first route that matches, in one reading of the path.
     fn first(&self, method: &Method, path: Reading<'_>, case: Case) -> Found<'_> {
-        let mut routes = self.routes.iter().enumerate();
-        while let Some((order, route)) = routes.find(|(_, route)| route.pattern.accepts(path, case)) {
+        let accepting = |(_, route): &(usize, &Route)| route.pattern.accepts(path, case);
+        for (order, route) in self.routes.iter().enumerate().filter(accepting) {
             let listed = match (&route.pattern.method, &route.policy) {
                 (Some(named), _) => named == method,
                 (None, Some(policy)) => policy.methods.contains(method),
@@ -300,6 +300,11 @@ impl Pattern {
                     || self.is_met(&self.segments, path, case)
             }
         }
+    }
+
+    /// Whether it stands for more than one path.
+    fn is_wild(&self) -> bool {
+        self.tail == Tail::Rest || self.segments.iter().any(|segment| matches!(segment, Segment::Any))
     }
 
     fn is_met(&self, segments: &[Segment], path: Reading<'_>, case: Case) -> bool {
@@ -419,6 +424,9 @@ mod tests {
             ("/PAYMENTS/", "POST /payments"),
             ("/DRAFTS/../%50AYMENTS", "POST /payments"),
             ("/Vault/x", "POST /vault/*"),
+            // Routes that stand for many paths do not name this one.
+            ("/EVENTS/x", "default"),
+            ("/events/../Payments", "POST /payments"),
             // Nothing stricter stands there, so that case counts.
             ("/Drafts", "default"),
             ("/Refunds/7", "default"),
@@ -428,6 +436,16 @@ mod tests {
             assert_eq!(found(&routes, &Method::POST, path).as_deref(), Some(expected), "{path}");
         }
         assert_eq!(found(&routes, &Method::POST, "/events/./x"), None);
+    }
+
+    #[test]
+    fn a_lenient_route_for_many_paths_hides_no_strict_one_that_differs_in_case() {
+        let required = Policy { key: KeyRule::Required, ..Policy::default() };
+        let routes = Routes::new(Policy::default()).unwrap().route("POST /payments", required).unwrap();
+        let routes = routes.unprotected("POST /Payments").unwrap().unprotected("POST /*").unwrap();
+        assert_eq!(found(&routes, &Method::POST, "/PAYMENTS").as_deref(), Some("POST /payments"));
+        // The operator has named this one.
+        assert_eq!(found(&routes, &Method::POST, "/Payments"), None);
     }
 
     #[test]

@@ -1,6 +1,7 @@
 //! What operators, webhooks and probes do by id.
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use onceward::event::{Expiry, Resolution};
@@ -9,6 +10,7 @@ use onceward::{
     Engine, Identity, MemoryStore, Operated, Outcome, Ran, RecordId, Refusal, Reply, Resolve, State,
     Sweeping, Terms,
 };
+use onceward_testkit::{Fault, FaultyStore, Method};
 
 use super::{Ledger, SECOND, claim, claim_of, clock, engine, id, identity_of_tests, options, pay, retry};
 
@@ -184,4 +186,30 @@ async fn the_stores_identity_cannot_be_expired_by_id() {
     let other = Identity::new("tests", "another rule").unwrap();
     let opened = Engine::open(Arc::new(store), other, options(2)).await;
     assert!(opened.is_err(), "every stored key would be forgotten, and nobody was told");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_verdict_whose_first_write_was_lost_is_not_applied_to_a_version_that_nobody_saw() {
+    let armed = Arc::new(AtomicBool::new(false));
+    let (memory, is_armed, mut lost) = (MemoryStore::with_clock(clock()), armed.clone(), false);
+    let store = FaultyStore::new(memory.clone(), move |call| match call.method {
+        _ if !is_armed.load(Ordering::SeqCst) => Fault::None,
+        Method::Swap if !std::mem::replace(&mut lost, true) => Fault::CallLost,
+        // A probe has time to write meanwhile.
+        Method::Load if lost => Fault::Slow { before: SECOND, after: Duration::ZERO },
+        _ => Fault::None,
+    });
+    let engine = super::engine_on(store).await;
+    let prober = Engine::open(Arc::new(memory), identity_of_tests(), options(2)).await.unwrap();
+    unknown(&engine).await;
+    let seen = Some(engine.load(id()).await.unwrap().unwrap().version);
+    armed.store(true, Ordering::SeqCst);
+    let probing = tokio::spawn(async move {
+        onceward::time::sleep(SECOND / 2).await;
+        prober.inconclusive(id(), None, SECOND, 5).await.unwrap()
+    });
+    let resolve = Resolve { verdict: Resolution::Retryable, by: "ann", reason: "not in the ledger", seen };
+    let operated = engine.resolve(id(), resolve).await.unwrap();
+    assert!(matches!(probing.await.unwrap(), Operated::Applied(_)));
+    assert!(matches!(operated, Operated::Conflict(Some(_))), "{operated:?}");
 }

@@ -7,8 +7,11 @@ use bytes::Bytes;
 use http::{HeaderValue, Method, Request, Response};
 use http_body_util::Full;
 use onceward::fingerprint::Parts;
-use onceward::http::{IdempotencyLayer, InProgress, Policy, Routes, ScopeRules, StoreDown};
-use onceward::{Claim, Claimed, Key, OnLapse, Profile, RecoveryPoint, Scope, Terms};
+use onceward::http::{Handled, How, IdempotencyLayer, InProgress, Policy, Routes, ScopeRules, StoreDown};
+use onceward::store::{Stamped, Store as _};
+use onceward::{
+    Claim, Claimed, Fence, Key, OnLapse, Operation, OwnerToken, Profile, RecoveryPoint, Scope, Terms,
+};
 use onceward_testkit::{Fault, FaultyStore};
 use tower::limit::ConcurrencyLimit;
 use tower::{Layer as _, Service as _};
@@ -128,6 +131,30 @@ async fn work_that_is_taken_over_goes_by_the_lease_that_it_was_claimed_with() {
     let response = layer.layer(full).call(request).await.unwrap();
     // Nothing was sent this time, so no answer is missing. Whether the owner before sent something is still unknown.
     assert_eq!((response.status().as_u16(), onceward::time::instant() - before), (409, SECOND));
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_owner_that_was_taken_over_answers_as_a_retry_would_be_answered() {
+    let store = memory();
+    let policy = Policy { in_progress: InProgress::Accepted, ..Policy::default() };
+    let world = world_on(store.clone(), policy).await;
+    let layer = IdempotencyLayer::new(world.engine, world.scope, world.routes).unwrap();
+    let inner = tower::service_fn(move |request: Request<_>| {
+        let store = store.clone();
+        async move {
+            // Another process takes the operation over while this one works.
+            let id = request.extensions().get::<Operation>().unwrap().id();
+            let Stamped { mut record, version } = store.load(id).await.unwrap().record.unwrap();
+            record.fence = Fence::from_number(record.fence.as_number() + 1);
+            record.owner = OwnerToken::named("another process");
+            store.swap(id, Some(version), record).await.unwrap();
+            Ok::<_, std::convert::Infallible>(Response::new(Full::<Bytes>::default()))
+        }
+    });
+    let response = layer.layer(inner).call(post("k", "{}")).await.unwrap();
+    assert_eq!(response.status(), 202);
+    let handled = response.extensions().get::<Handled>().unwrap();
+    assert!(matches!(handled.how, How::Unanswered(_)), "{handled:?}");
 }
 
 #[tokio::test(start_paused = true)]
