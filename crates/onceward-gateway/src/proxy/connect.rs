@@ -11,6 +11,7 @@ use tokio::net::TcpStream;
 use tokio_rustls::TlsConnector;
 
 use super::error::ProxyError;
+use super::opening::OtherProtocol;
 use super::wire::{Socket, Wire};
 use crate::settings::{Limits, Scheme, Upstream};
 
@@ -72,7 +73,10 @@ impl Connector {
         tokio::select! {
             biased;
             connected = self.establish() => {
-                connected.map_err(|error| ProxyError::Connect { upstream: upstream(), error })
+                connected.map_err(|error| match OtherProtocol::of_handshake(&error) {
+                    Some(speaks) => ProxyError::OtherProtocol { speaks },
+                    None => ProxyError::Connect { upstream: upstream(), error },
+                })
             }
             () = sleep(self.patience) => {
                 Err(ProxyError::ConnectTimedOut { upstream: upstream(), patience: self.patience })

@@ -45,7 +45,7 @@ pub enum ProxyError {
         speaks: OtherProtocol,
     },
     /// Something was sent, and no whole head came back.
-    #[error("the upstream took the request and gave no answer: {error}")]
+    #[error("the request was sent, and no whole answer came from the upstream: {error}")]
     Broken {
         /// What hyper says.
         #[source]

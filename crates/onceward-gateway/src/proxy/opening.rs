@@ -1,6 +1,8 @@
 //! The first bytes of an upstream, where they prove that it does not speak HTTP/1.1.
 
-use std::fmt;
+use std::{fmt, io};
+
+use rustls::{AlertDescription, InvalidMessage};
 
 /// A protocol that takes no HTTP/1.1 request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -9,6 +11,8 @@ pub enum OtherProtocol {
     Http2,
     /// A TLS alert in answer to plain text.
     Tls,
+    /// Something else than TLS in answer to a TLS handshake.
+    Plain,
 }
 
 /// The length is free, the type SETTINGS, no flag is set, and the stream is 0.
@@ -24,6 +28,17 @@ impl OtherProtocol {
             _ => None,
         }
     }
+
+    /// Reads how a TLS handshake failed. A request is sent only after it.
+    pub(super) fn of_handshake(error: &io::Error) -> Option<Self> {
+        let known = [
+            // No protocol but HTTP/1.1 was offered.
+            (rustls::Error::AlertReceived(AlertDescription::NoApplicationProtocol), Self::Http2),
+            (rustls::Error::InvalidMessage(InvalidMessage::InvalidContentType), Self::Plain),
+        ];
+        let error: &rustls::Error = error.get_ref()?.downcast_ref()?;
+        known.into_iter().find_map(|(known, speaks)| (known == *error).then_some(speaks))
+    }
 }
 
 impl fmt::Display for OtherProtocol {
@@ -31,6 +46,7 @@ impl fmt::Display for OtherProtocol {
         f.write_str(match self {
             Self::Http2 => "speaks HTTP/2 only, and Onceward sends HTTP/1.1",
             Self::Tls => "expects TLS: write https:// in `upstream`",
+            Self::Plain => "does not speak TLS: write http:// in `upstream`",
         })
     }
 }

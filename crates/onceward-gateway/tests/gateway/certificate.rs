@@ -42,8 +42,13 @@ impl Certificate {
 
     /// Speaks TLS for a server that does not, until the test ends. Returns its port.
     pub async fn stand_before(&self, server: std::net::SocketAddr) -> u16 {
+        self.stand_before_with(server, &[]).await
+    }
+
+    /// The same, for clients that speak one of these protocols only.
+    pub async fn stand_before_with(&self, server: std::net::SocketAddr, alpn: &[&[u8]]) -> u16 {
         let provider = Arc::new(rustls::crypto::ring::default_provider());
-        let config = rustls::ServerConfig::builder_with_provider(provider)
+        let mut config = rustls::ServerConfig::builder_with_provider(provider)
             .with_safe_default_protocol_versions()
             .unwrap()
             .with_no_client_auth()
@@ -52,6 +57,7 @@ impl Certificate {
                 PrivateKeyDer::from_pem_file(&self.key).unwrap(),
             )
             .unwrap();
+        config.alpn_protocols = alpn.iter().map(|protocol| protocol.to_vec()).collect();
         let acceptor = TlsAcceptor::from(Arc::new(config));
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let port = listener.local_addr().unwrap().port();

@@ -90,7 +90,10 @@ async fn an_unknown_outcome_is_one_line_with_its_operation_its_cause_and_what_to
         ]
     );
     assert_eq!(line["attempt"], 1);
-    assert!(text(line, "cause").starts_with("the upstream took the request and gave no answer: "), "{line}");
+    assert!(
+        text(line, "cause").starts_with("the request was sent, and no whole answer came from the upstream: "),
+        "{line}"
+    );
     assert!(text(line, "next").contains(&format!("POST /v1/operations/{operation}/resolve")), "{line}");
     // The record keeps the same cause.
     assert_eq!((&shown["state"], &shown["last_error"]), (&json!("unknown"), &line["cause"]));

@@ -4,7 +4,8 @@ use bytes::Bytes;
 use http::{Request as Sent, StatusCode, Version};
 use http_body_util::{BodyExt as _, Full};
 use hyper_util::rt::{TokioExecutor, TokioIo};
-use tokio::net::TcpStream;
+use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+use tokio::net::{TcpListener, TcpStream};
 
 use crate::certificate::Certificate;
 use crate::harness::{Gateway, Request, onceward};
@@ -91,4 +92,32 @@ fn a_certificate_without_its_key_is_told_before_anything_is_served() {
     let told = String::from_utf8(output.stderr).unwrap();
     assert_eq!(output.status.code(), Some(2), "{told}");
     assert!(told.contains("tls"), "{told}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn check_says_that_an_api_speaks_http_2_only_over_tls_or_no_tls_at_all() {
+    let folder = tempfile::tempdir().unwrap();
+    let ledger = Ledger::start(folder.path());
+    let certificate = Certificate::make(folder.path(), "api");
+    let http2 = certificate.stand_before_with(ledger.address, &[b"h2"]).await;
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let plain = listener.local_addr().unwrap().port();
+    tokio::spawn(async move {
+        // As most servers answer what is no request.
+        let (mut socket, _) = listener.accept().await.unwrap();
+        socket.write_all(b"HTTP/1.1 400 Bad Request\r\n\r\n").await.unwrap();
+        // The rest of the handshake is read, so that closing does not reset what was answered.
+        while let Ok(1..) = socket.read(&mut [0; 1024]).await {}
+    });
+    for (port, says) in [(http2, "speaks HTTP/2 only"), (plain, "write http:// in `upstream`")] {
+        let check = onceward(folder.path())
+            .args(["check", "--scope", "fixed:test", "--store", "memory:"])
+            .args(["--upstream", &format!("https://localhost:{port}")])
+            .args(["--upstream-tls-ca", certificate.file.to_str().unwrap()])
+            .output()
+            .unwrap();
+        let text = String::from_utf8_lossy(&check.stdout).into_owned();
+        assert!(text.contains("error    upstream: ") && text.contains(says), "{text}");
+        assert_eq!(check.status.code(), Some(1), "{text}");
+    }
 }

@@ -108,7 +108,7 @@ pub(super) fn applied(step: &Report<'_>) {
             state = now.name(),
             by = author(step.event),
             reason = reason(step.event),
-            "an unknown outcome is known now: retries are answered again"
+            "an unknown outcome is known now: retries are no longer refused"
         ),
         _ => match step.answer {
             Answer::Fenced => fenced(about, step.event),
@@ -213,8 +213,8 @@ pub(super) fn not_executed(about: About<'_>, cause: &str) {
         warn,
         about,
         cause,
-        next = "nothing: a retry with the same key executes it. Where this repeats, look at the cause",
-        "an operation was not executed: nothing of it was sent"
+        next = "nothing: a retry with the same key is sent again. Where this repeats, look at the cause",
+        "an operation was not executed: the service took nothing of it"
     );
 }
 

@@ -142,10 +142,7 @@ impl Engine {
         by: &str,
     ) -> Result<Operated, EngineError> {
         self.inner.keepable(&reply)?;
-        self.inner
-            .operate(id, Start::Load, &Event::Evidence { fence, reply, by: by.to_owned() })
-            .await
-            .map(Operated::of)
+        self.inner.operate(id, &Event::Evidence { fence, reply, by: by.to_owned() }).await.map(Operated::of)
     }
 
     /// A probe could not tell: it is asked again later, and after `limit` times never.
@@ -156,10 +153,7 @@ impl Engine {
         backoff: Duration,
         limit: u32,
     ) -> Result<Operated, EngineError> {
-        self.inner
-            .operate(id, Start::Load, &Event::Inconclusive { fence, backoff, limit })
-            .await
-            .map(Operated::of)
+        self.inner.operate(id, &Event::Inconclusive { fence, backoff, limit }).await.map(Operated::of)
     }
 
     /// Decides an unknown outcome. A damaged record is replaced by the verdict: its key stays answered.

@@ -176,13 +176,13 @@ impl<C> Exchange<C> {
     /// Keeps the client no longer than the route allows. Nothing where it was kept that long.
     async fn within<T>(&self, run: impl Future<Output = T>) -> Option<T> {
         let policy = &self.ticket.policy;
-        if policy.problem_responsein >= policy.timeout {
+        if policy.respond_within >= policy.timeout {
             return Some(run.await);
         }
         tokio::select! {
             biased;
             ran = run => Some(ran),
-            () = sleep(policy.problem_responsein) => None,
+            () = sleep(policy.respond_within) => None,
         }
     }
 

@@ -12,7 +12,7 @@ use super::log::Log;
 use super::{Ledger, SECOND, claim, claim_of, clock, engine, engine_on, id, pay, retry};
 
 const UNKNOWN: &str = "the outcome of an operation is unknown: it may have been executed, and retries are refused until it is resolved";
-const KNOWN: &str = "an unknown outcome is known now: retries are answered again";
+const KNOWN: &str = "an unknown outcome is known now: retries are no longer refused";
 const FAILS: &str = "the store fails: requests with a key are refused until it answers";
 const ANSWERS: &str = "the store answers again";
 
