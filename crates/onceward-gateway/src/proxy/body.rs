@@ -49,7 +49,7 @@ impl<B: Sendable> UpstreamBody<B> {
         if let Some(Lent { line, pool, then, permit }) = self.lent.take() {
             match then {
                 Then::Reuse => pool.give_back(line),
-                Then::End => return line.end(permit),
+                Then::End => return line.end(pool, permit),
                 Then::Close => drop(line),
             }
             drop(permit);
@@ -94,9 +94,9 @@ impl<B: Sendable> Drop for UpstreamBody<B> {
         // Servers do not ask on after the last byte of a known length.
         if self.incoming.is_end_stream() {
             self.give_back();
-        } else if let Some(Lent { line, then: Then::End, .. }) = self.lent.take() {
-            // The rest of the answer is not wanted, and a reset keeps no port.
-            line.reset();
+        } else if let Some(Lent { line, pool, then: Then::End, .. }) = self.lent.take() {
+            // The rest of the answer is not wanted, but its handler may still work.
+            line.into_wire().into_iter().for_each(|wire| pool.keep_ended(wire));
         }
     }
 }

@@ -19,6 +19,7 @@ use tokio::sync::OwnedSemaphorePermit;
 
 use super::Sendable;
 use super::error::ProxyError;
+use super::pool::Pool;
 use super::wire::{Gauge, Wire};
 
 /// What moves a connection's bytes.
@@ -40,6 +41,8 @@ impl<B: Sendable> Driver<B> {
 
 /// How long the upstream has for closing a line first. It usually does at once, so this is a few round trips.
 const CLOSING: Duration = Duration::from_secs(1);
+/// How long an upstream that has answered may take to read the rest of its request.
+const SENDING: Duration = Duration::from_secs(30);
 
 /// A connection that can take one request at a time.
 pub(super) struct Line<B: Sendable> {
@@ -83,33 +86,48 @@ impl<B: Sendable> Line<B> {
         Ok(Self { sender, driver: driver(connection), over: false, gauge })
     }
 
-    /// Ends a line for one request, whose answer was read to its end. `counted` is dropped when the connection is closed.
+    /// Ends a line for one request, whose answer was read to its end. `permit` is dropped when nothing is sent on it any more.
     ///
-    /// The side that closes a connection first keeps its port for a minute (TIME-WAIT), and a gateway that connects for each
-    /// keyed request would run out of ports. So a connection that the upstream keeps open is reset, after which neither side
-    /// keeps anything. If the upstream said that it closes the connection, it may do so first.
-    pub(super) fn end(self, counted: OwnedSemaphorePermit) {
-        let kept_open = self.is_idle();
-        let Driver::Once(connection) = self.driver else { return };
-        let mut wire = connection.into_parts().io.into_inner();
-        if kept_open {
-            return wire.reset();
+    /// A server may answer before it has read the request, and a handler may work on after its answer; many servers cancel it
+    /// when the client goes away. So the rest of the request is sent, and a connection that the upstream keeps open stays open
+    /// for a while: see [`Pool::keep_ended`]. If the upstream said that it closes the connection, it closes it first.
+    pub(super) fn end(mut self, pool: Arc<Pool<B>>, permit: OwnedSemaphorePermit) {
+        if self.is_idle() {
+            return self.into_wire().into_iter().for_each(|wire| pool.keep_ended(wire));
         }
         tokio::spawn(async move {
             tokio::select! {
                 biased;
-                // At once: gunicorn's threaded worker serves no other request until its client has closed, too.
-                () = read_to_end(&mut wire) => drop(wire),
-                () = sleep(CLOSING) => wire.reset(),
+                () = std::future::poll_fn(|context| self.poll_sent(context)) => {}
+                () = sleep(SENDING) => {}
             }
-            drop(counted);
+            let kept_open = self.is_idle();
+            let Some(mut wire) = self.into_wire() else { return };
+            if kept_open {
+                pool.keep_ended(wire);
+            } else {
+                tokio::select! {
+                    biased;
+                    // At once: gunicorn's threaded worker serves no other request until its client has closed, too.
+                    () = read_to_end(&mut wire) => drop(wire),
+                    () = sleep(CLOSING) => wire.reset(),
+                }
+            }
+            drop(permit);
         });
     }
 
-    /// Resets a line for one request whose answer is not read to its end: see [`Line::end`].
-    pub(super) fn reset(self) {
-        if let Driver::Once(connection) = self.driver {
-            connection.into_parts().io.into_inner().reset();
+    /// Drives the line until the request was sent whole, or the connection has ended.
+    fn poll_sent(&mut self, context: &mut Context<'_>) -> Poll<()> {
+        self.drive(context);
+        if self.over || self.sender.is_ready() { Poll::Ready(()) } else { Poll::Pending }
+    }
+
+    /// The connection of a line for one request, without what drives it.
+    pub(super) fn into_wire(self) -> Option<Wire> {
+        match self.driver {
+            Driver::Once(connection) => Some(connection.into_parts().io.into_inner()),
+            Driver::Shared(_) => None,
         }
     }
 

@@ -2,9 +2,11 @@
 
 use std::collections::BTreeSet;
 use std::net::SocketAddr;
+use std::sync::Arc;
 
 use tokio::io::{AsyncBufReadExt as _, AsyncReadExt as _, AsyncWriteExt as _, BufReader};
 use tokio::net::{TcpListener, TcpStream};
+use tokio::sync::Notify;
 
 use crate::faults::Faults;
 use crate::harness::{Gateway, Request, Response, onceward};
@@ -116,10 +118,44 @@ async fn a_keyed_request_keeps_no_port_of_the_gateway() {
     }
     // The answer leaves the outcome unknown, so that its body is not read.
     let unsure = Request::charge("f").header("x-status", "503");
-    assert_eq!(gateway.send(unsure).await.status, 502);
+    assert_eq!(gateway.send(unsure).await.status, 503);
     // It has a connection only once that of the one before has ended.
     assert_eq!(gateway.send(Request::charge("g")).await.status, 201);
     assert_eq!(ports_kept_by_clients_of(api.port()), 0);
+}
+
+/// Reads a head, answers, and reads the body only when the client has its answer: many handlers work on after they have answered.
+async fn answer_first(mut socket: TcpStream, answered: Arc<Notify>) -> std::io::Result<()> {
+    let mut head = Vec::new();
+    while !head.ends_with(b"\r\n\r\n") {
+        head.push(socket.read_u8().await?);
+    }
+    socket.write_all(b"HTTP/1.1 202 Accepted\r\ncontent-length: 2\r\n\r\n{}").await?;
+    answered.notified().await;
+    let length = String::from_utf8_lossy(&head).to_ascii_lowercase();
+    let length = length.split("content-length: ").nth(1).unwrap().lines().next().unwrap().parse().unwrap();
+    socket.read_exact(&mut vec![0; length]).await.map(drop)
+}
+
+#[tokio::test]
+async fn an_api_that_works_on_after_its_answer_is_not_cut_off() {
+    let folder = tempfile::tempdir().unwrap();
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let gateway = Gateway::start(folder.path(), listener.local_addr().unwrap(), &[]);
+    // The second body does not fit into the buffers of a socket, so that it is sent after its answer came.
+    for (key, body) in [("a", "{}".to_owned()), ("b", " ".repeat(900_000) + "{}")] {
+        let answered = Arc::new(Notify::new());
+        let api = async { answer_first(listener.accept().await.unwrap().0, answered.clone()).await };
+        let client = async {
+            let request = Request::new("POST", "/charges").header("idempotency-key", key).body(&body);
+            let status = gateway.send(request).await.status;
+            answered.notify_one();
+            status
+        };
+        let (worked, status) = tokio::join!(api, client);
+        assert_eq!(status, 202);
+        assert!(worked.is_ok(), "{key}: {worked:?}");
+    }
 }
 
 #[tokio::test]
