@@ -1,5 +1,5 @@
 //! `docs/walkthrough.md`, held against the source.
-#![expect(clippy::unwrap_used, clippy::panic, reason = "these are tests")]
+#![expect(clippy::unwrap_used, reason = "these are tests")]
 
 use std::collections::BTreeMap;
 use std::fs;
