@@ -1,7 +1,9 @@
 //! What a database must be able to do: compare-and-swap, and nothing clever.
 //!
 //! A driver has four methods and nothing to get wrong but atomicity and durability; all logic stays in the machine.
-//! Every driver runs the same conformance suite, in `onceward-testkit`.
+//! Every driver runs the same conformance suite, in `onceward-testkit`. [`driver`] has what all drivers share.
+
+pub mod driver;
 
 use std::fmt;
 use std::future::Future;
