@@ -4,12 +4,13 @@ use std::collections::VecDeque;
 use std::path::PathBuf;
 use std::sync::Arc;
 
+use onceward::store::driver::{AnswerSender, RawRecord, RawSeen, RawSwapped};
 use onceward::store::{StoreError, Version};
 use onceward::{RecordId, Timestamp};
 use rusqlite::{Connection, Statement};
 
 use crate::error::unavailable;
-use crate::job::{Answer, Forget, Found, Job, Stored, Swap, Written};
+use crate::job::{Forget, Job, Swap};
 use crate::journal::{Frame, Latest};
 use crate::recent::{ById, Recent};
 use crate::rows::{SELECT, SELECT_VERSION, stored, stored_version};
@@ -36,9 +37,9 @@ pub(crate) struct Batch<'c> {
 
 /// A job whose answer waits until the batch is durable.
 enum Decided {
-    Applied(Answer<Written>, Version),
-    Conflict(Answer<Written>, Option<Stored>),
-    Forgotten(Answer<usize>, usize),
+    Applied(AnswerSender<RawSwapped>, Version),
+    Conflict(AnswerSender<RawSwapped>, Option<RawRecord>),
+    Forgotten(AnswerSender<usize>, usize),
 }
 
 impl<'c> Batch<'c> {
@@ -103,7 +104,7 @@ impl<'c> Batch<'c> {
         let Swap { id, expect, row, answer } = swap;
         let recent = self.recent.pop_front().flatten();
         // Its caller gave up. A claim that is written now would be one that nobody works on.
-        if answer.is_closed() {
+        if answer.is_abandoned() {
             return;
         }
         self.moved += row.record.len();
@@ -123,11 +124,10 @@ impl<'c> Batch<'c> {
                 self.decided.push(Decided::Applied(answer, version));
             }
             Ok(Some(stands)) => {
-                self.moved += stands.as_ref().map_or(0, |stands| stands.record.len());
+                self.moved += stands.as_ref().map_or(0, |stands| stands.bytes.len());
                 self.decided.push(Decided::Conflict(answer, stands));
             }
-            // A caller that has gone away no longer wants its answer.
-            Err(error) => drop(answer.send(Err(error))),
+            Err(error) => answer.send(Err(error)),
         }
     }
 
@@ -153,7 +153,7 @@ impl<'c> Batch<'c> {
         }
         match failed {
             // What could be read is forgotten all the same; what could not stays, and is listed again.
-            Some(error) if forgotten == 0 => drop(answer.send(Err(error))),
+            Some(error) if forgotten == 0 => answer.send(Err(error)),
             Some(_) | None => self.decided.push(Decided::Forgotten(answer, forgotten)),
         }
     }
@@ -163,7 +163,7 @@ impl<'c> Batch<'c> {
         self.changes.insert(id, Arc::new(latest));
     }
 
-    fn in_database(&mut self, id: RecordId) -> Result<Option<Stored>, StoreError> {
+    fn in_database(&mut self, id: RecordId) -> Result<Option<RawRecord>, StoreError> {
         self.look()
             .and_then(|()| stored(&mut self.select, id))
             .map_err(|error| unavailable(&error, &self.path))
@@ -188,13 +188,12 @@ impl<'c> Batch<'c> {
         if !self.changes.is_empty() {
             recent.add(self.changes.drain(), now);
         }
-        // A caller that has gone away no longer wants its answer.
         self.decided.drain(..).for_each(|decided| match decided {
-            Decided::Applied(answer, version) => drop(answer.send(Ok(Written::Applied { version, now }))),
-            Decided::Conflict(answer, stored) => {
-                drop(answer.send(Ok(Written::Conflict(Found { now, stored }))))
+            Decided::Applied(answer, version) => answer.send(Ok(RawSwapped::Applied { version, now })),
+            Decided::Conflict(answer, record) => {
+                answer.send(Ok(RawSwapped::Conflict(RawSeen { now, record })))
             }
-            Decided::Forgotten(answer, count) => drop(answer.send(Ok(count))),
+            Decided::Forgotten(answer, count) => answer.send(Ok(count)),
         });
     }
 
@@ -202,10 +201,8 @@ impl<'c> Batch<'c> {
     pub(crate) fn fail(&mut self, error: &StoreError) {
         self.changes.clear();
         self.decided.drain(..).for_each(|decided| match decided {
-            Decided::Applied(answer, _) | Decided::Conflict(answer, _) => {
-                drop(answer.send(Err(error.clone())))
-            }
-            Decided::Forgotten(answer, _) => drop(answer.send(Err(error.clone()))),
+            Decided::Applied(answer, _) | Decided::Conflict(answer, _) => answer.send(Err(error.clone())),
+            Decided::Forgotten(answer, _) => answer.send(Err(error.clone())),
         });
     }
 }

@@ -1,5 +1,6 @@
 //! Where a page ended: in which list, and after which row.
 
+use onceward::store::driver::foreign_cursor;
 use onceward::store::{Cursor, StoreError};
 
 /// The order in which rows are listed. A cursor goes on in the order it was made in, and in no other.
@@ -61,12 +62,7 @@ impl Position {
             let walk = walks.iter().copied().find(|walk| format == FORMAT && walk.tag() == tag)?;
             Some(Self { walk, due_at: i64::from_be_bytes(*due_at), number: i64::from_be_bytes(number) })
         };
-        parse().ok_or_else(|| StoreError::Refused {
-            reason: format!(
-                "a cursor of {} bytes is not one that this store gave for this list: start the list anew",
-                cursor.as_bytes().len()
-            ),
-        })
+        parse().ok_or_else(|| foreign_cursor(cursor))
     }
 }
 

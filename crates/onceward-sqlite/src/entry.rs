@@ -1,15 +1,20 @@
 //! A row of a list, if it is asked for.
 
 use onceward::codec::{self, Unreadable};
+use onceward::store::driver::PageBudget;
 use onceward::store::{Entry, Filter, Which};
 use onceward::{Record, RecordId};
 use rusqlite::Row;
 
 use crate::rows::{micros, version};
 
-/// Reads a row of (number, due_at, id, version, state, created_at, record) and adds what it weighs to `bytes`. What
+/// Reads a row of (number, due_at, id, version, state, created_at, record) and counts its bytes in the page's budget. What
 /// cannot be read is judged by its columns, and by them alone.
-pub(crate) fn entry(row: &Row<'_>, which: &Which, bytes: &mut usize) -> rusqlite::Result<Option<Entry>> {
+pub(crate) fn entry(
+    row: &Row<'_>,
+    which: &Which,
+    budget: &mut PageBudget,
+) -> rusqlite::Result<Option<Entry>> {
     if let Which::Filter(filter) = which
         && !columns_agree(filter, row)?
     {
@@ -18,7 +23,7 @@ pub(crate) fn entry(row: &Row<'_>, which: &Which, bytes: &mut usize) -> rusqlite
     let id = RecordId::from_bytes(row.get(2)?);
     let record = match row.get_ref(6)?.as_blob() {
         Ok(stored) => {
-            *bytes += stored.len();
+            budget.count_bytes(stored.len());
             codec::decode(id, stored)
         }
         Err(_) => Err(Unreadable::Damaged { how: "not stored as bytes" }),

@@ -4,21 +4,15 @@ use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 
 use onceward::store::StoreError;
+use onceward::store::driver::InvalidOption;
 use rusqlite::{ErrorCode, ffi};
 
 /// Why a file could not be opened as a store.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum OpenError {
-    /// A setting makes no sense.
-    #[error("{setting} = {value} must be {rule}")]
-    Option {
-        /// Which setting.
-        setting: &'static str,
-        /// What it was.
-        value: String,
-        /// What it may be.
-        rule: String,
-    },
+    /// An option is out of its range.
+    #[error(transparent)]
+    Option(#[from] InvalidOption),
     /// The path cannot hold a store.
     #[error("the path {path:?} cannot hold a store: {problem}; {advice}")]
     Path {

@@ -53,17 +53,17 @@ mod writer;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
+use onceward::store::driver::{FORGET_ROWS, RawSeen, answer_channel, partly_forgotten};
 use onceward::store::{Page, Scan, Seen, Store, StoreError, StoreFuture, Swapped, Version};
 use onceward::{Clock, Record, RecordId};
-use tokio::sync::oneshot;
 
 pub use error::OpenError;
-pub use job::RECORD_BYTES_MAX;
+pub use onceward::store::driver::RECORD_BYTES_MAX;
 pub use options::{FatalHook, Options};
 pub use secret::SecretError;
 pub use statistics::Statistics;
 
-use job::{Forget, Found, Job, Row, Swap};
+use job::{Forget, Job, Row, Swap};
 use reader::Load;
 use scan::Listing;
 use threads::Threads;
@@ -79,9 +79,6 @@ pub struct SqliteStore {
     path: Arc<PathBuf>,
     clock: Arc<dyn Clock>,
 }
-
-/// So many deletions are one job: the writer puts claims between the jobs of a long sweep.
-const FORGET_AT_ONCE: usize = 128;
 
 impl SqliteStore {
     /// Opens a store, and creates it if there is none. Only one process can have it open, and only once.
@@ -124,13 +121,12 @@ impl SqliteStore {
         self.threads.queues.loads.check_open()?;
         // Memory first: what is folded meanwhile is in the database by the time it is looked for there.
         if let Some(latest) = self.threads.recent.get(id) {
-            return Found { now: self.clock.now(), stored: latest.stored() }.decode(id);
+            return RawSeen { now: self.clock.now(), record: latest.stored() }.decode(id);
         }
-        let (answer, answered) = oneshot::channel();
+        let (answer, answered) = answer_channel();
         self.threads.queues.loads.push(Load { id, answer })?;
-        let stored =
-            answered.await.map_err(|_| StoreError::Unavailable { reason: READER_GONE.to_owned() })??;
-        Found { now: self.clock.now(), stored }.decode(id)
+        let record = answered.receive(reader_gone).await?;
+        RawSeen { now: self.clock.now(), record }.decode(id)
     }
 
     async fn swap_now(
@@ -141,33 +137,33 @@ impl SqliteStore {
     ) -> Result<Swapped, StoreError> {
         let row = Row::new(id, &next)?;
         drop(next);
-        let (answer, answered) = oneshot::channel();
+        let (answer, answered) = answer_channel();
         let bell = self.threads.queues.writes.gather(Job::Swap(Swap { id, expect, row, answer }))?;
         // Whoever is ready to write goes first: so a busy runtime syncs less often, and an idle one comes back at once.
         tokio::task::yield_now().await;
         drop(bell);
-        answered.await.map_err(|_| writer_gone())??.decode(id)
+        answered.receive(writer_gone).await?.decode(id)
     }
 
     async fn scan_now(&self, scan: Scan) -> Result<Page, StoreError> {
         if scan.after.is_none() {
             // Lists are made from the database alone. One that goes on may miss what has changed since it began.
-            let (answer, answered) = oneshot::channel();
+            let (answer, answered) = answer_channel();
             self.threads.queues.writes.push(Job::Fold(answer))?;
-            answered.await.map_err(|_| StoreError::Unavailable { reason: WRITER_GONE.to_owned() })??;
+            answered.receive(|| StoreError::Unavailable { reason: WRITER_GONE.to_owned() }).await?;
         }
-        let (answer, answered) = oneshot::channel();
+        let (answer, answered) = answer_channel();
         self.threads.queues.listings.push(Listing { scan, now: self.clock.now(), answer })?;
-        answered.await.map_err(|_| StoreError::Unavailable { reason: READER_GONE.to_owned() })?
+        answered.receive(reader_gone).await
     }
 
     async fn forget_now(&self, records: Vec<(RecordId, Version)>) -> Result<usize, StoreError> {
         let mut forgotten = 0;
-        for records in records.chunks(FORGET_AT_ONCE) {
-            let (answer, answered) = oneshot::channel();
+        for records in records.chunks(FORGET_ROWS) {
+            let (answer, answered) = answer_channel();
             let job = Job::Forget(Forget { records: records.to_vec(), answer });
             let count = match self.threads.queues.writes.push(job) {
-                Ok(()) => answered.await.unwrap_or_else(|_| Err(writer_gone())),
+                Ok(()) => answered.receive(writer_gone).await,
                 Err(error) => Err(error),
             };
             forgotten += count.map_err(|error| partly_forgotten(forgotten, error))?;
@@ -182,17 +178,14 @@ const READER_GONE: &str =
 const WRITER_GONE: &str =
     "the writing thread has ended: restart the process, and look into its log for the cause";
 
+/// The reader took the load and ended without an answer.
+fn reader_gone() -> StoreError {
+    StoreError::Unavailable { reason: READER_GONE.to_owned() }
+}
+
 /// The writer took the job and did not live to answer it.
 fn writer_gone() -> StoreError {
     StoreError::Ambiguous { reason: WRITER_GONE.to_owned() }
-}
-
-/// "Nothing was written" would not be true of a sweep whose first part was.
-fn partly_forgotten(forgotten: usize, error: StoreError) -> StoreError {
-    if forgotten == 0 {
-        return error;
-    }
-    StoreError::Ambiguous { reason: format!("{forgotten} records were forgotten, then: {error}") }
 }
 
 impl Store for SqliteStore {

@@ -5,10 +5,10 @@ use std::io::Write as _;
 use std::sync::Arc;
 use std::time::Duration;
 
+use onceward::store::driver::{InvalidOption, Weight, require_at_least, require_at_most, require_between};
 use onceward::time::{Clock, SystemClock};
 
 use crate::OpenError;
-use crate::queue::Weight;
 
 /// Called when the disk can no longer be trusted: the process must stop. See [`Options::on_fatal`].
 pub type FatalHook = Arc<dyn Fn(&str) + Send + Sync>;
@@ -98,39 +98,20 @@ const CACHE_BYTES_MIN: usize = 1 << 20;
 
 impl Options {
     pub(crate) fn check(&self) -> Result<(), OpenError> {
-        let within = |setting: &'static str, value: usize, least: usize, most: usize| {
-            if (least..=most).contains(&value) {
-                return Ok(());
-            }
-            let rule = if most == usize::MAX {
-                format!("at least {least}")
-            } else {
-                format!("between {least} and {most}")
-            };
-            Err(OpenError::Option { setting, value: value.to_string(), rule })
-        };
-        within("queue_limit", self.queue_limit, 1, usize::MAX)?;
-        within("queue_bytes", self.queue_bytes, 1, usize::MAX)?;
-        within("batch_limit", self.batch_limit, 1, usize::MAX)?;
-        within("batch_bytes", self.batch_bytes, 1, usize::MAX)?;
-        within("journal_bytes", self.journal_bytes, 1, JOURNAL_BYTES_MAX)?;
-        within("readers", self.readers, 1, READERS_MAX)?;
-        within("cache_bytes", self.cache_bytes, CACHE_BYTES_MIN, usize::MAX)?;
-        within("checkpoint_pages", self.checkpoint_pages as usize, 1, CHECKPOINT_PAGES_MAX as usize)?;
-        for (setting, value) in [("lock_wait", self.lock_wait), ("fold_after", self.fold_after)] {
-            if value > WAIT_MAX {
-                let rule = format!("at most {WAIT_MAX:?}");
-                return Err(OpenError::Option { setting, value: format!("{value:?}"), rule });
-            }
-        }
+        require_at_least("queue_limit", self.queue_limit, 1)?;
+        require_at_least("queue_bytes", self.queue_bytes, 1)?;
+        require_at_least("batch_limit", self.batch_limit, 1)?;
+        require_at_least("batch_bytes", self.batch_bytes, 1)?;
+        require_between("journal_bytes", self.journal_bytes, 1, JOURNAL_BYTES_MAX)?;
+        require_between("readers", self.readers, 1, READERS_MAX)?;
+        require_at_least("cache_bytes", self.cache_bytes, CACHE_BYTES_MIN)?;
+        require_between("checkpoint_pages", self.checkpoint_pages, 1, CHECKPOINT_PAGES_MAX)?;
+        require_at_most("lock_wait", self.lock_wait, WAIT_MAX)?;
+        require_at_most("fold_after", self.fold_after, WAIT_MAX)?;
         if !self.page_bytes.is_power_of_two() || !(PAGE_BYTES_MIN..=PAGE_BYTES_MAX).contains(&self.page_bytes)
         {
             let rule = format!("a power of two between {PAGE_BYTES_MIN} and {PAGE_BYTES_MAX}");
-            return Err(OpenError::Option {
-                setting: "page_bytes",
-                value: self.page_bytes.to_string(),
-                rule,
-            });
+            return Err(InvalidOption::new("page_bytes", self.page_bytes, rule).into());
         }
         Ok(())
     }

@@ -5,27 +5,7 @@ use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use onceward::store::StoreError;
-
-/// How much something counts against a limit.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Weight {
-    pub rows: usize,
-    pub bytes: usize,
-}
-
-impl Weight {
-    fn plus(self, other: Self) -> Self {
-        Self { rows: self.rows + other.rows, bytes: self.bytes + other.bytes }
-    }
-
-    fn minus(self, other: Self) -> Self {
-        Self { rows: self.rows.saturating_sub(other.rows), bytes: self.bytes.saturating_sub(other.bytes) }
-    }
-
-    fn fits(self, limit: Self) -> bool {
-        self.rows <= limit.rows && self.bytes <= limit.bytes
-    }
-}
+use onceward::store::driver::Weight;
 
 /// Something that waits.
 pub(crate) trait Weigh {
@@ -73,7 +53,7 @@ impl<T: Weigh> Queue<T> {
     pub(crate) fn new(limit: Weight) -> Self {
         let state = State {
             waiting: VecDeque::new(),
-            weight: Weight { rows: 0, bytes: 0 },
+            weight: Weight::default(),
             parked: 0,
             rung: false,
             nudged: false,
@@ -157,7 +137,7 @@ impl<T: Weigh> Queue<T> {
                 return Taken::Idle;
             }
         }
-        let mut taken = Weight { rows: 0, bytes: 0 };
+        let mut taken = Weight::default();
         while let Some(first) = state.waiting.front() {
             let weight = taken.plus(first.weight());
             if !weight.fits(most) && taken.rows > 0 {
@@ -200,7 +180,7 @@ impl<T: Weigh> Queue<T> {
         state.closed.get_or_insert_with(|| reason.to_owned());
         state.abandoned = true;
         state.rung = false;
-        state.weight = Weight { rows: 0, bytes: 0 };
+        state.weight = Weight::default();
         let waiting = std::mem::take(&mut state.waiting);
         drop(state);
         self.filled.notify_all();

@@ -3,17 +3,17 @@
 use std::path::Path;
 
 use onceward::RecordId;
+use onceward::store::driver::{AnswerSender, RawRecord, Weight};
 use rusqlite::{Connection, Statement};
 
 use crate::error::{explain, unavailable};
-use crate::job::{Answer, Stored};
-use crate::queue::{Queue, Weigh, Weight};
+use crate::queue::{Queue, Weigh};
 use crate::rows::{SELECT, stored};
 
 /// A load that waits for a reader.
 pub(crate) struct Load {
     pub id: RecordId,
-    pub answer: Answer<Option<Stored>>,
+    pub answer: AnswerSender<Option<RawRecord>>,
 }
 
 impl Weigh for Load {
@@ -52,8 +52,7 @@ pub(crate) fn run(connection: &Connection, path: &Path, queue: &Queue<Load>) -> 
     Ok(())
 }
 
-/// A caller that has gone away no longer wants its answer.
 fn serve(load: Load, select: &mut Statement<'_>, path: &Path) {
     let found = stored(select, load.id).map_err(|error| unavailable(&error, path));
-    drop(load.answer.send(found));
+    load.answer.send(found);
 }

@@ -8,9 +8,10 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use onceward::store::StoreError;
+use onceward::store::driver::AnswerSender;
 use onceward::{RecordId, Timestamp};
 
-use crate::job::{Answer, Job};
+use crate::job::Job;
 use crate::journal::Latest;
 
 /// How long nothing is tried after the database could not be written: what is in the way seldom goes within less.
@@ -63,7 +64,7 @@ struct State {
     open: Table,
     sealed: Option<Arc<Table>>,
     /// Lists that wait until what was written before them is in the database, up to a generation.
-    waiting: Vec<(u64, Answer<()>)>,
+    waiting: Vec<(u64, AnswerSender<()>)>,
     /// Why the last attempt to fold failed.
     trouble: Option<StoreError>,
     /// How often it was tried to fold.
@@ -154,21 +155,20 @@ impl Recent {
     }
 
     /// Answers when everything that has been written is in the database.
-    pub(crate) fn wait_for_database(&self, answer: Answer<()>) {
+    pub(crate) fn wait_for_database(&self, answer: AnswerSender<()>) {
         let mut state = self.state();
         if state.over
             && let Some(trouble) = state.trouble.clone()
         {
             drop(state);
-            return drop(answer.send(Err(trouble)));
+            return answer.send(Err(trouble));
         }
         let generation = match &state.sealed {
             _ if !state.open.latest.is_empty() => state.open.generation,
             Some(sealed) => sealed.generation,
             None => {
                 drop(state);
-                // A caller that has gone away no longer wants its answer.
-                return drop(answer.send(Ok(())));
+                return answer.send(Ok(()));
             }
         };
         state.waiting.push((generation, answer));
@@ -264,8 +264,8 @@ impl Recent {
         state.waiting = waiting;
         drop(state);
         self.changed.notify_all();
-        let done: Vec<(u64, Answer<()>)> = done;
-        done.into_iter().for_each(|(_, answer)| drop(answer.send(Ok(()))));
+        let done: Vec<(u64, AnswerSender<()>)> = done;
+        done.into_iter().for_each(|(_, answer)| answer.send(Ok(())));
     }
 
     /// The thread that folds has ended: nobody may wait for it.
@@ -283,7 +283,7 @@ impl Recent {
         let (waiting, closed) = (std::mem::take(&mut state.waiting), state.closed);
         drop(state);
         self.changed.notify_all();
-        waiting.into_iter().for_each(|(_, answer)| drop(answer.send(Err(trouble.clone()))));
+        waiting.into_iter().for_each(|(_, answer)| answer.send(Err(trouble.clone())));
         closed
     }
 }

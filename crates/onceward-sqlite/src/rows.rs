@@ -1,19 +1,18 @@
 //! How a row of the database is read, and what its columns hold.
 
 use onceward::store::Version;
+use onceward::store::driver::RawRecord;
 use onceward::{RecordId, Timestamp};
 use rusqlite::{OptionalExtension, Statement};
-
-use crate::job::Stored;
 
 pub(crate) const SELECT: &str = "SELECT version, record FROM operations WHERE id = ?1";
 pub(crate) const SELECT_VERSION: &str = "SELECT version FROM operations WHERE id = ?1";
 
 /// Reads what stands in the database for an id.
-pub(crate) fn stored(select: &mut Statement<'_>, id: RecordId) -> rusqlite::Result<Option<Stored>> {
+pub(crate) fn stored(select: &mut Statement<'_>, id: RecordId) -> rusqlite::Result<Option<RawRecord>> {
     select
         .query_row([&id.as_bytes()[..]], |row| {
-            Ok(Stored { version: version(row.get(0)?), record: row.get_ref(1)?.as_blob()?.to_vec() })
+            Ok(RawRecord { version: version(row.get(0)?), bytes: row.get_ref(1)?.as_blob()?.to_vec() })
         })
         .optional()
 }

@@ -2,6 +2,7 @@
 
 use std::path::Path;
 
+use onceward::store::driver::{AnswerSender, PageBudget, Weight};
 use onceward::store::{Due, Filter, Page, Scan, StoreError, Which};
 use onceward::{StateKind, Timestamp};
 use rusqlite::{Connection, OptionalExtension, params};
@@ -9,17 +10,9 @@ use rusqlite::{Connection, OptionalExtension, params};
 use crate::cursor::{Position, Walk};
 use crate::entry::entry;
 use crate::error::unavailable;
-use crate::job::Answer;
-use crate::queue::{Queue, Weigh, Weight};
+use crate::queue::{Queue, Weigh};
 use crate::rows::micros;
 
-/// A page longer than this is a list that nobody reads, and a batch that nobody should make.
-const PAGE_ROWS_MAX: usize = 1_000;
-/// Pages are held in memory whole, on their way through an API too.
-const PAGE_BYTES_MAX: usize = 4 << 20;
-/// So many rows are looked at for one page, whether they are asked for or not. A page may therefore be empty and still
-/// have a next one: a search through millions of rows must not keep the log from being moved, nor other lists waiting.
-const PAGE_LOOKS_MAX: usize = 10_000;
 /// A span with more expiries than this is listed when it is over, in the order of the first claims: sorting it for every
 /// page of it, or passing over those whose time has not come, would cost more than the order is worth to a sweeper.
 const CROWD: i64 = 2_000;
@@ -28,7 +21,7 @@ const CROWD: i64 = 2_000;
 pub(crate) struct Listing {
     pub scan: Scan,
     pub now: Timestamp,
-    pub answer: Answer<Page>,
+    pub answer: AnswerSender<Page>,
 }
 
 impl Weigh for Listing {
@@ -42,8 +35,7 @@ pub(crate) fn run(connection: &Connection, path: &Path, queue: &Queue<Listing>) 
     let mut listings = Vec::new();
     while queue.take(Weight { rows: 1, bytes: 0 }, &mut listings) {
         for Listing { scan, now, answer } in listings.drain(..) {
-            // A caller that has gone away no longer wants its answer.
-            drop(answer.send(page(connection, path, &scan, now)));
+            answer.send(page(connection, path, &scan, now));
         }
     }
 }
@@ -58,14 +50,12 @@ fn page(connection: &Connection, path: &Path, scan: &Scan, now: Timestamp) -> Re
     let mut filling = Filling {
         connection,
         scan,
-        most: scan.limit.min(PAGE_ROWS_MAX),
         until: match scan.which {
             Which::Due(_) => micros(now),
             Which::Filter(_) => i64::MAX,
         },
         at: from,
-        looks: 0,
-        bytes: 0,
+        budget: PageBudget::new(scan.limit),
         page: Page { now, entries: Vec::new(), next: None },
     };
     if scan.limit > 0 {
@@ -140,11 +130,9 @@ const EXPIRIES_OF_SPAN: &str = "SELECT count(*) FROM (
 struct Filling<'a> {
     connection: &'a Connection,
     scan: &'a Scan,
-    most: usize,
     until: i64,
     at: Position,
-    looks: usize,
-    bytes: usize,
+    budget: PageBudget,
     page: Page,
 }
 
@@ -170,16 +158,16 @@ impl Filling<'_> {
         let mut statement = self.connection.prepare_cached(rows_of(self.at.walk))?;
         let mut rows = statement.query(params![self.until, self.at.due_at, self.at.number])?;
         while let Some(row) = rows.next()? {
-            if self.page.entries.len() == self.most
-                || self.bytes >= PAGE_BYTES_MAX
-                || self.looks == PAGE_LOOKS_MAX
-            {
+            if self.budget.is_full() {
                 self.page.next = Some(self.at.cursor());
                 break;
             }
-            self.looks += 1;
+            self.budget.count_looks(1);
             self.at = Position { number: row.get(0)?, due_at: row.get(1)?, walk: self.at.walk };
-            self.page.entries.extend(entry(row, &self.scan.which, &mut self.bytes)?);
+            if let Some(entry) = entry(row, &self.scan.which, &mut self.budget)? {
+                self.budget.count_row();
+                self.page.entries.push(entry);
+            }
         }
         Ok(())
     }

@@ -1,6 +1,6 @@
 //! What a store counts about itself.
 
-use std::sync::atomic::{AtomicU64, Ordering};
+use onceward::store::driver::Counter;
 
 /// What a store has done since it was opened.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -13,20 +13,17 @@ pub struct Statistics {
 
 #[derive(Default)]
 pub(crate) struct Counters {
-    batches: AtomicU64,
-    writes: AtomicU64,
+    batches: Counter,
+    writes: Counter,
 }
 
 impl Counters {
     pub(crate) fn count(&self, writes: usize) {
-        self.batches.fetch_add(1, Ordering::Relaxed);
-        self.writes.fetch_add(writes as u64, Ordering::Relaxed);
+        self.batches.add(1);
+        self.writes.add(writes);
     }
 
     pub(crate) fn read(&self) -> Statistics {
-        Statistics {
-            batches: self.batches.load(Ordering::Relaxed),
-            writes: self.writes.load(Ordering::Relaxed),
-        }
+        Statistics { batches: self.batches.read(), writes: self.writes.read() }
     }
 }

@@ -10,6 +10,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
 
 use onceward::store::StoreError;
+use onceward::store::driver::Weight;
 use rusqlite::Connection;
 use tokio::sync::watch;
 
@@ -19,7 +20,7 @@ use crate::job::Job;
 use crate::journal::{self, Journal, Marks};
 use crate::lock::{self, FileLock};
 use crate::log_length::LogLength;
-use crate::queue::{Queue, Weight};
+use crate::queue::Queue;
 use crate::reader::{self, Load};
 use crate::recent::{Recent, Table};
 use crate::scan::{self, Listing};
@@ -301,9 +302,8 @@ impl Queues {
     pub(crate) fn abandon(&self, reason: &str) {
         let error = StoreError::Unavailable { reason: reason.to_owned() };
         self.writes.abandon(reason).into_iter().for_each(|job| job.fail(error.clone()));
-        // A caller that has gone away no longer wants its answer.
-        self.loads.abandon(reason).into_iter().for_each(|load| drop(load.answer.send(Err(error.clone()))));
-        self.listings.abandon(reason).into_iter().for_each(|list| drop(list.answer.send(Err(error.clone()))));
+        self.loads.abandon(reason).into_iter().for_each(|load| load.answer.send(Err(error.clone())));
+        self.listings.abandon(reason).into_iter().for_each(|list| list.answer.send(Err(error.clone())));
     }
 }
 

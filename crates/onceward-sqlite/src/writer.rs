@@ -7,6 +7,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use onceward::store::StoreError;
+use onceward::store::driver::Weight;
 use onceward::{Clock, Timestamp};
 use rusqlite::Connection;
 
@@ -16,7 +17,7 @@ use crate::fold::Ended;
 use crate::job::Job;
 use crate::journal::{Failed, Journal};
 use crate::options::FatalHook;
-use crate::queue::{Queue, Taken, Weight};
+use crate::queue::{Queue, Taken};
 use crate::recent::Recent;
 use crate::statistics::Counters;
 

@@ -1,9 +1,10 @@
 //! The changes of a batch, as bytes.
 
 use onceward::store::Version;
+use onceward::store::driver::RawRecord;
 use onceward::{RecordId, StateKind, Timestamp};
 
-use crate::job::{Row, Stored};
+use crate::job::Row;
 
 /// What became of an id, and at which version. Without a row it was forgotten.
 #[derive(Debug, PartialEq, Eq)]
@@ -19,8 +20,8 @@ impl Latest {
     }
 
     /// A copy of what stands, as the database would give it.
-    pub(crate) fn stored(&self) -> Option<Stored> {
-        self.row.as_ref().map(|row| Stored { version: self.version, record: row.record.clone() })
+    pub(crate) fn stored(&self) -> Option<RawRecord> {
+        self.row.as_ref().map(|row| RawRecord { version: self.version, bytes: row.record.clone() })
     }
 }
 
