@@ -4,11 +4,12 @@ use std::collections::HashMap;
 
 use bytes::Bytes;
 use onceward::store::StoreError;
+use onceward::store::driver::{AnswerSender, RawRecord, RawSeen};
 use onceward::{RecordId, Timestamp};
 use tokio_postgres::types::ToSql;
 
 use crate::error::{Failed, Meaning};
-use crate::job::{Answer, Forget, Found, Stored, Swap, Written};
+use crate::job::{Forget, Loaded, Swap, Written};
 use crate::lane::Lane;
 use crate::queue::{Alike, Job, Work};
 use crate::statements::Sql;
@@ -48,7 +49,7 @@ impl Lane {
         let answers = self.write(kind, &mut batch).await;
         for (Alike { first, followers }, answer) in batch.into_iter().zip(answers) {
             self.answer_followers(&first, followers, &answer);
-            send(first.answer, answer);
+            first.answer.send(answer);
         }
     }
 
@@ -61,8 +62,8 @@ impl Lane {
         for follower in followers {
             let told = match answer {
                 Ok(Written::Applied { version, now }) => {
-                    let stored = Stored { version: *version, record: first.row.record.clone() };
-                    Ok(Written::Conflict(Found { now: *now, stored: Some(stored) }))
+                    let record = RawRecord { version: *version, bytes: first.row.record.clone() };
+                    Ok(Written::Conflict(RawSeen { now: *now, record: Some(record) }))
                 }
                 Ok(Written::Conflict(found)) => Ok(Written::Conflict(found.clone())),
                 // The first one may not be stored for what it is; that says nothing about the next.
@@ -79,7 +80,7 @@ impl Lane {
                     reason: format!("another write of the same key was sent, and failed: {error}"),
                 }),
             };
-            send(follower.answer, told);
+            follower.answer.send(told);
         }
     }
 
@@ -173,8 +174,8 @@ impl Lane {
                 let written = if row.try_get(1)? {
                     Written::Applied { version, now: now.0 }
                 } else {
-                    let record = Bytes::from(row.try_get::<_, Vec<u8>>(3)?);
-                    Written::Conflict(Found { now: now.0, stored: Some(Stored { version, record }) })
+                    let bytes = Bytes::from(row.try_get::<_, Vec<u8>>(3)?);
+                    Written::Conflict(RawSeen { now: now.0, record: Some(RawRecord { version, bytes }) })
                 };
                 Ok((id.0, written))
             };
@@ -211,15 +212,15 @@ impl Lane {
                 }
             };
             for id in unseen {
-                let stored = stored.get(&id.0).cloned();
-                found.insert(id.0, Written::Conflict(Found { now, stored }));
+                let record = stored.get(&id.0).cloned();
+                found.insert(id.0, Written::Conflict(RawSeen { now, record }));
             }
         }
         swaps
             .iter()
             .map(|swap| match found.remove(&swap.id) {
-                Some(Written::Conflict(Found { stored: Some(stored), .. }))
-                    if swap.expect == Some(stored.version) =>
+                Some(Written::Conflict(RawSeen { record: Some(record), .. }))
+                    if swap.expect == Some(record.version) =>
                 {
                     Err(StoreError::Unavailable {
                         reason: "the database refused a swap and still shows the version that it expected"
@@ -233,7 +234,7 @@ impl Lane {
     }
 
     /// What stands there for these ids, and the time.
-    async fn read(&mut self, ids: &[Id]) -> Result<(Timestamp, HashMap<RecordId, Stored>), Failed> {
+    async fn read(&mut self, ids: &[Id]) -> Result<(Timestamp, HashMap<RecordId, RawRecord<Bytes>>), Failed> {
         let now = self.now();
         let shared = self.shared();
         let rows = self.send(&shared.statements.load, &[&ids, &now]).await?;
@@ -243,15 +244,15 @@ impl Lane {
         for row in rows {
             told = Some(row.try_get::<_, At>(3).map_err(unread)?.0);
             if let Some(id) = row.try_get::<_, Option<Id>>(0).map_err(unread)? {
-                let record = Bytes::from(row.try_get::<_, Vec<u8>>(2).map_err(unread)?);
-                stored.insert(id.0, Stored { version: version(row.try_get(1).map_err(unread)?), record });
+                let bytes = Bytes::from(row.try_get::<_, Vec<u8>>(2).map_err(unread)?);
+                stored.insert(id.0, RawRecord { version: version(row.try_get(1).map_err(unread)?), bytes });
             }
         }
         let now = told.ok_or_else(|| Failed::not_done("the database did not tell the time"))?;
         Ok((now, stored))
     }
 
-    async fn load(&mut self, batch: Vec<(RecordId, Vec<Answer<Found>>)>) {
+    async fn load(&mut self, batch: Vec<(RecordId, Vec<AnswerSender<Loaded>>)>) {
         let ids: Vec<_> = batch.iter().map(|(id, _)| Id(*id)).collect();
         let together = match self.confirm(&ids).await {
             Ok(()) => self.read(&ids).await,
@@ -265,13 +266,10 @@ impl Lane {
             stuck += u32::from(matches!(read, Err(failed) if failed.meaning == Meaning::Stuck));
             self.counters().loads.add(answers.len());
             for answer in answers {
-                send(
-                    answer,
-                    match read {
-                        Ok((now, stored)) => Ok(Found { now: *now, stored: stored.get(&id).cloned() }),
-                        Err(failed) => Err(failed.of_read()),
-                    },
-                );
+                answer.send(match read {
+                    Ok((now, stored)) => Ok(RawSeen { now: *now, record: stored.get(&id).cloned() }),
+                    Err(failed) => Err(failed.of_read()),
+                });
             }
         }
     }
@@ -300,7 +298,7 @@ impl Lane {
         if matches!(&forgotten, Err(failed) if failed.meaning == Meaning::Lost) {
             self.counters().ambiguous.add(1);
         }
-        send(forget.answer, forgotten.map(|rows| rows.len()).map_err(|failed| failed.of_write()));
+        forget.answer.send(forgotten.map(|rows| rows.len()).map_err(|failed| failed.of_write()));
     }
 
     /// Sends a statement, and sends it again where the server says that nothing came of it but that something may.
@@ -333,7 +331,7 @@ fn is_seen(swap: &Swap, found: &HashMap<RecordId, Written>) -> bool {
         None => false,
         Some(Written::Applied { .. }) => true,
         Some(Written::Conflict(found)) => {
-            found.stored.as_ref().is_some_and(|stored| swap.expect != Some(stored.version))
+            found.record.as_ref().is_some_and(|record| swap.expect != Some(record.version))
         }
     }
 }
@@ -347,11 +345,6 @@ fn firsts(batch: &[Alike]) -> Vec<&Swap> {
 
 fn unanswered() -> StoreError {
     StoreError::Ambiguous { reason: "the database gave no answer for this row".to_owned() }
-}
-
-/// A caller that has gone away no longer wants its answer.
-fn send<T>(answer: Answer<T>, told: Result<T, StoreError>) {
-    drop(answer.send(told));
 }
 
 /// The rows, column by column.

@@ -1,5 +1,6 @@
 //! Where a page ended: in which list, and after which row.
 
+use onceward::store::driver::foreign_cursor;
 use onceward::store::{Cursor, StoreError};
 use onceward::{RecordId, Timestamp};
 
@@ -77,12 +78,7 @@ impl Position {
             let time = |bytes: &[u8; 8]| Timestamp::from_micros(u64::from_be_bytes(*bytes));
             Some(Self { walk, from: time(from), at: time(at), id })
         };
-        parse().ok_or_else(|| StoreError::Refused {
-            reason: format!(
-                "a cursor of {} bytes is not one that this store gave for this list: start the list anew",
-                cursor.as_bytes().len()
-            ),
-        })
+        parse().ok_or_else(|| foreign_cursor(cursor))
     }
 }
 

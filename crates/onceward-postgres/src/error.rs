@@ -1,21 +1,15 @@
 //! What can go wrong, and what it means: whether something was written, and who should try again.
 
 use onceward::store::StoreError;
+use onceward::store::driver::InvalidOption;
 use tokio_postgres::error::{DbError, Severity, SqlState};
 
 /// Why a store could not be opened.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum OpenError {
-    /// A setting makes no sense.
-    #[error("{setting} = {value} must be {rule}")]
-    Option {
-        /// Which setting.
-        setting: &'static str,
-        /// What it was.
-        value: String,
-        /// What it may be.
-        rule: String,
-    },
+    /// An option is out of its range.
+    #[error(transparent)]
+    Option(#[from] InvalidOption),
     /// The certificate that is to be trusted cannot be read.
     #[error(
         "the certificates {path} cannot be used: {reason}; sslrootcert must name a PEM file with the authority's"

@@ -101,14 +101,14 @@ impl Lane {
                         return Ok(());
                     }
                 }
-                filling.looks += rows.len();
+                filling.budget.count_looks(rows.len());
                 let first_expiry = rows.iter().filter_map(Head::expiry).min().unwrap_or(Timestamp::NEVER);
                 quiet.rest(minute(position.from)..first.saturating_add(1), first_expiry, now);
             }
             // On to the next minute, from its beginning.
             filling.at =
                 Position { from: start_of(first.saturating_add(1)), ..Position::start(Walk::Expiry) };
-            if filling.is_full() {
+            if filling.budget.is_full() {
                 filling.more = true;
                 return Ok(());
             }

@@ -1,37 +1,51 @@
 //! What is asked of the connections, and what they answer.
 
 use bytes::Bytes;
-use onceward::codec;
-use onceward::store::{Seen, Stamped, StoreError, Swapped, Version};
-use onceward::{Letter, Record, RecordId, State, StateKind, Timestamp};
-use tokio::sync::oneshot;
+use onceward::store::driver::{AnswerSender, RawSeen, RawSwapped, Weight, encode};
+use onceward::store::{StoreError, Version};
+use onceward::{Letter, Record, RecordId, State, StateKind};
 
 use crate::values::{At, readable};
 
-/// A record of this size is a configuration error and not a reply: replies are limited to a mebibyte unless somebody
-/// asks for more, and one row must not take a connection for seconds.
-pub const RECORD_BYTES_MAX: usize = 64 << 20;
+/// What a load answers. The record is reference-counted, because several callers may get the same one.
+pub(crate) type Loaded = RawSeen<Bytes>;
 
-pub(crate) type Answer<T> = oneshot::Sender<Result<T, StoreError>>;
+/// What a swap answers.
+pub(crate) type Written = RawSwapped<Bytes>;
 
 /// A swap that waits for a connection.
 pub(crate) struct Swap {
     pub id: RecordId,
     pub expect: Option<Version>,
     pub row: Row,
-    pub answer: Answer<Written>,
+    pub answer: AnswerSender<Written>,
 }
 
 /// A load that waits for a connection.
 pub(crate) struct Load {
     pub id: RecordId,
-    pub answer: Answer<Found>,
+    pub answer: AnswerSender<Loaded>,
 }
 
 /// Some deletions that wait for a connection.
 pub(crate) struct Forget {
     pub records: Vec<(RecordId, Version)>,
-    pub answer: Answer<usize>,
+    pub answer: AnswerSender<usize>,
+}
+
+/// What a load counts in the queue.
+pub(crate) const LOAD_WEIGHT: Weight = Weight { rows: 1, bytes: 0 };
+
+impl Swap {
+    pub(crate) fn weight(&self) -> Weight {
+        Weight { rows: 1, bytes: self.row.record.len() }
+    }
+}
+
+impl Forget {
+    pub(crate) fn weight(&self) -> Weight {
+        Weight { rows: self.records.len().max(1), bytes: 0 }
+    }
 }
 
 /// A record as it goes into the table. Made on the caller's task, so that the connection's only copies it.
@@ -57,14 +71,7 @@ pub(crate) struct Row {
 
 impl Row {
     pub(crate) fn new(id: RecordId, record: &Record) -> Result<Self, StoreError> {
-        let refused = |reason| StoreError::Refused { reason };
-        let bytes = codec::encode(id, record).map_err(|error| refused(error.to_string()))?;
-        if bytes.len() > RECORD_BYTES_MAX {
-            return Err(refused(format!(
-                "the record has {} bytes, and at most {RECORD_BYTES_MAX} are kept: lower max_response_body",
-                bytes.len()
-            )));
-        }
+        let bytes = encode(id, record)?;
         let mut row = Self {
             state: record.state.kind(),
             scope: readable(&record.subject.scope),
@@ -108,46 +115,5 @@ impl Row {
             }
         }
         Ok(row)
-    }
-}
-
-/// What came of a swap, with the record still encoded: the caller decodes it.
-#[derive(Clone)]
-pub(crate) enum Written {
-    Applied { version: Version, now: Timestamp },
-    Conflict(Found),
-}
-
-/// What stands in the table for an id.
-#[derive(Clone)]
-pub(crate) struct Found {
-    pub now: Timestamp,
-    pub stored: Option<Stored>,
-}
-
-/// A row as it was read.
-#[derive(Clone)]
-pub(crate) struct Stored {
-    pub version: Version,
-    pub record: Bytes,
-}
-
-impl Written {
-    pub(crate) fn decode(self, id: RecordId) -> Result<Swapped, StoreError> {
-        match self {
-            Self::Applied { version, now } => Ok(Swapped::Applied { version, now }),
-            Self::Conflict(found) => found.decode(id).map(Swapped::Conflict),
-        }
-    }
-}
-
-impl Found {
-    pub(crate) fn decode(self, id: RecordId) -> Result<Seen, StoreError> {
-        let record = self.stored.map(|Stored { version, record }| {
-            codec::decode(id, &record)
-                .map(|record| Stamped { record, version })
-                .map_err(|why| StoreError::Unreadable { id, version, why })
-        });
-        Ok(Seen { now: self.now, record: record.transpose()? })
     }
 }

@@ -47,15 +47,16 @@ mod values;
 use std::sync::atomic::AtomicUsize;
 use std::sync::{Arc, Mutex, PoisonError};
 
+use onceward::store::driver::{FORGET_ROWS, answer_channel, partly_forgotten};
 use onceward::store::{Page, Scan, Seen, Store, StoreError, StoreFuture, Swapped, Version};
 use onceward::{Record, RecordId};
-use tokio::sync::{mpsc, oneshot};
+use tokio::sync::mpsc;
 use tokio::task::JoinHandle;
 
 pub use error::OpenError;
 pub use examine::examine;
-pub use job::RECORD_BYTES_MAX;
 pub use migrate::migrate;
+pub use onceward::store::driver::RECORD_BYTES_MAX;
 pub use options::{Batching, Migrate, Options};
 pub use schema::print_sql;
 pub use statistics::Statistics;
@@ -66,7 +67,7 @@ use job::{Forget, Load, Row, Swap};
 use lane::{Lane, Role, Shared};
 use link::Dialer;
 use listing::Listing;
-use queue::{Job, Limits, Queue};
+use queue::{Job, Queue};
 use quiet::Quiet;
 use statements::Statements;
 use statistics::Counters;
@@ -96,8 +97,6 @@ impl Drop for Handle {
 
 /// So many lists may wait. They are an operator's or a sweeper's, of which there are few.
 const LISTS_WAITING: usize = 64;
-/// So many deletions are one statement: claims come between those of a long sweep.
-const FORGET_AT_ONCE: usize = 128;
 
 impl PostgresStore {
     /// Connects, and looks at the schema's version.
@@ -114,16 +113,10 @@ impl PostgresStore {
         migrate::check(url, found)?;
         drop(client);
         let counters = Arc::new(Counters::default());
-        let limits = Limits {
-            waiting_rows: options.queue_limit,
-            waiting_bytes: options.queue_bytes,
-            batch_rows: options.batch_rows(),
-            batch_bytes: options.batch_bytes,
-        };
         let shared = Arc::new(Shared {
             dialer: Dialer::new(url, tls, &options, counters.clone()),
             statements: Statements::new(&url.schema, url.flavor),
-            queue: Queue::new(limits),
+            queue: Queue::new(options.limits()),
             counters,
             clock: options.clock.clone(),
             quiet: Quiet::default(),
@@ -166,9 +159,9 @@ impl PostgresStore {
     }
 
     async fn load_now(&self, id: RecordId) -> Result<Seen, StoreError> {
-        let (answer, answered) = oneshot::channel();
+        let (answer, answered) = answer_channel();
         self.handle.shared.queue.push(Job::Load(Load { id, answer }))?;
-        answered.await.map_err(|_| StoreError::Unavailable { reason: TASK_GONE.to_owned() })??.decode(id)
+        answered.receive(task_gone_in_read).await?.decode(id)
     }
 
     async fn swap_now(
@@ -180,9 +173,9 @@ impl PostgresStore {
         let row = Row::new(id, &next)?;
         drop(next);
         let (created_at, expires_at) = (row.created_at.0, row.expires_at);
-        let (answer, answered) = oneshot::channel();
+        let (answer, answered) = answer_channel();
         self.handle.shared.queue.push(Job::Swap(Swap { id, expect, row, answer }))?;
-        let written = answered.await.map_err(|_| task_gone())??;
+        let written = answered.receive(task_gone).await?;
         if let Some(expiry) = expires_at {
             self.handle.shared.quiet.wake(created_at, expiry.0);
         }
@@ -190,21 +183,21 @@ impl PostgresStore {
     }
 
     async fn scan_now(&self, scan: Scan) -> Result<Page, StoreError> {
-        let (answer, answered) = oneshot::channel();
+        let (answer, answered) = answer_channel();
         self.handle.lists.try_send(Listing { scan, answer }).map_err(|error| match error {
             mpsc::error::TrySendError::Full(_) => StoreError::Overloaded { waiting: LISTS_WAITING },
-            mpsc::error::TrySendError::Closed(_) => StoreError::Unavailable { reason: TASK_GONE.to_owned() },
+            mpsc::error::TrySendError::Closed(_) => task_gone_in_read(),
         })?;
-        answered.await.map_err(|_| StoreError::Unavailable { reason: TASK_GONE.to_owned() })?
+        answered.receive(task_gone_in_read).await
     }
 
     async fn forget_now(&self, records: Vec<(RecordId, Version)>) -> Result<usize, StoreError> {
         let mut forgotten = 0;
-        for records in records.chunks(FORGET_AT_ONCE) {
-            let (answer, answered) = oneshot::channel();
+        for records in records.chunks(FORGET_ROWS) {
+            let (answer, answered) = answer_channel();
             let job = Job::Forget(Forget { records: records.to_vec(), answer });
             let count = match self.handle.shared.queue.push(job) {
-                Ok(()) => answered.await.unwrap_or_else(|_| Err(task_gone())),
+                Ok(()) => answered.receive(task_gone).await,
                 Err(error) => Err(error),
             };
             forgotten += count.map_err(|error| partly_forgotten(forgotten, error))?;
@@ -216,15 +209,19 @@ impl PostgresStore {
 async fn list_all(mut lane: Lane, mut listings: mpsc::Receiver<Listing>) {
     while let Some(Listing { scan, answer }) = listings.recv().await {
         // Nobody waits for it any more.
-        if answer.is_closed() {
+        if answer.is_abandoned() {
             continue;
         }
-        // A caller that has gone away meanwhile no longer wants its answer.
-        drop(answer.send(lane.list(&scan).await));
+        answer.send(lane.list(&scan).await);
     }
 }
 
 const TASK_GONE: &str = "the store has been closed, or its tasks have ended with their runtime";
+
+/// A task took the read and ended without an answer.
+fn task_gone_in_read() -> StoreError {
+    StoreError::Unavailable { reason: TASK_GONE.to_owned() }
+}
 
 /// A task took the swap and did not live to answer it.
 fn task_gone() -> StoreError {
@@ -232,14 +229,6 @@ fn task_gone() -> StoreError {
         reason: "the task that sent it has ended, with its runtime or by a panic: look into the log"
             .to_owned(),
     }
-}
-
-/// "Nothing was written" would not be true of a sweep whose first part was.
-fn partly_forgotten(forgotten: usize, error: StoreError) -> StoreError {
-    if forgotten == 0 {
-        return error;
-    }
-    StoreError::Ambiguous { reason: format!("{forgotten} records were forgotten, then: {error}") }
 }
 
 impl Store for PostgresStore {

@@ -6,31 +6,24 @@
 use std::collections::HashMap;
 
 use onceward::codec;
+use onceward::store::driver::{AnswerSender, PageBudget};
 use onceward::store::{Due, Entry, Filter, Page, Scan, StoreError, Version, Which};
 use onceward::{RecordId, StateKind, Timestamp};
 use tokio_postgres::Row;
 
 use crate::cursor::{Position, Walk};
 use crate::error::Failed;
-use crate::job::Answer;
 use crate::lane::Lane;
 use crate::leases::Reached;
 use crate::values::{At, Id, readable, version};
 
-/// A page longer than this is a list that nobody reads, and a batch that nobody should make.
-const PAGE_ROWS_MAX: usize = 1_000;
-/// Pages are held in memory whole, on their way through an API too.
-const PAGE_BYTES_MAX: usize = 4 << 20;
-/// So many rows are looked at for one page, whether they are asked for or not. A page may therefore be empty and still
-/// have a next one.
-pub(crate) const PAGE_LOOKS_MAX: usize = 10_000;
 /// So many rows are looked at in one statement where most of them may not be asked for.
 const LOOKS_AT_ONCE: usize = 2_000;
 
 /// A list that waits for its task.
 pub(crate) struct Listing {
     pub scan: Scan,
-    pub answer: Answer<Page>,
+    pub answer: AnswerSender<Page>,
 }
 
 /// A row that was looked at.
@@ -49,30 +42,25 @@ pub(crate) struct Head {
 
 /// A page while it is being filled.
 pub(crate) struct Filling {
-    pub most: usize,
-    pub looks: usize,
-    bytes: usize,
+    pub budget: PageBudget,
     pub at: Position,
     picked: Vec<RecordId>,
     pub more: bool,
 }
 
 impl Filling {
-    pub(crate) fn is_full(&self) -> bool {
-        self.picked.len() >= self.most || self.bytes >= PAGE_BYTES_MAX || self.looks >= PAGE_LOOKS_MAX
-    }
-
     /// Passes a row, and picks it if it is asked for. One that no longer fits is where the next page begins.
     pub(crate) fn pass(&mut self, head: &Head, to: Position) -> bool {
-        if self.is_full() {
+        if self.budget.is_full() {
             self.more = true;
             return false;
         }
-        self.looks += 1;
+        self.budget.count_looks(1);
         self.at = to;
         if head.asked_for {
             self.picked.push(head.id);
-            self.bytes += head.bytes;
+            self.budget.count_row();
+            self.budget.count_bytes(head.bytes);
         }
         true
     }
@@ -120,8 +108,8 @@ impl Lane {
             Which::Due(_) => now,
             Which::Filter(_) => Timestamp::NEVER,
         };
-        let most = scan.limit.min(PAGE_ROWS_MAX);
-        let mut filling = Filling { most, looks: 0, bytes: 0, at: from, picked: Vec::new(), more: false };
+        let budget = PageBudget::new(scan.limit);
+        let mut filling = Filling { budget, at: from, picked: Vec::new(), more: false };
         if let Which::Due(Due::Expired) = scan.which {
             self.walk_expiry(&mut filling, now).await?;
         } else {
@@ -153,7 +141,7 @@ impl Lane {
     ) -> Result<(), Failed> {
         loop {
             let walk = filling.at.walk;
-            let room = filling.most.saturating_sub(filling.picked.len()) + 1;
+            let room = filling.budget.rows_left() + 1;
             let at_once = match walk {
                 Walk::All | Walk::Young => LOOKS_AT_ONCE,
                 Walk::Promotion

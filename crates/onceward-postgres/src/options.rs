@@ -5,8 +5,10 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use onceward::Clock;
+use onceward::store::driver::{InvalidOption, Weight, require_at_least, require_between};
 
 use crate::OpenError;
+use crate::queue::Limits;
 
 /// How a [`PostgresStore`](crate::PostgresStore) works. The defaults suit a gateway beside its database.
 #[derive(Clone)]
@@ -80,38 +82,27 @@ const STATEMENT_TIMEOUT_MIN: Duration = Duration::from_millis(10);
 
 impl Options {
     pub(crate) fn check(&self) -> Result<(), OpenError> {
-        for (setting, value) in [
-            ("queue_limit", self.queue_limit),
-            ("queue_bytes", self.queue_bytes),
-            ("batch_limit", self.batch_limit),
-            ("batch_bytes", self.batch_bytes),
-        ] {
-            if value == 0 {
-                return Err(OpenError::Option {
-                    setting,
-                    value: "0".to_owned(),
-                    rule: "at least 1".to_owned(),
-                });
-            }
-        }
-        let refused = |setting, value: Duration, rule| {
-            Err(OpenError::Option { setting, value: format!("{value:?}"), rule })
-        };
-        if !(STATEMENT_TIMEOUT_MIN..=STATEMENT_TIMEOUT_MAX).contains(&self.statement_timeout) {
-            let rule = format!("between {STATEMENT_TIMEOUT_MIN:?} and {STATEMENT_TIMEOUT_MAX:?}");
-            return refused("statement_timeout", self.statement_timeout, rule);
-        }
+        require_at_least("queue_limit", self.queue_limit, 1)?;
+        require_at_least("queue_bytes", self.queue_bytes, 1)?;
+        require_at_least("batch_limit", self.batch_limit, 1)?;
+        require_at_least("batch_bytes", self.batch_bytes, 1)?;
+        let (least, most) = (STATEMENT_TIMEOUT_MIN, STATEMENT_TIMEOUT_MAX);
+        require_between("statement_timeout", self.statement_timeout, least, most)?;
         if self.answer_timeout <= self.statement_timeout {
             let rule = format!("longer than statement_timeout, which is {:?}", self.statement_timeout);
-            return refused("answer_timeout", self.answer_timeout, rule);
+            return Err(InvalidOption::new("answer_timeout", self.answer_timeout, rule).into());
         }
         Ok(())
     }
 
-    pub(crate) fn batch_rows(&self) -> usize {
-        match self.batching {
+    pub(crate) fn limits(&self) -> Limits {
+        let batch_rows = match self.batching {
             Batching::On => self.batch_limit,
             Batching::Off => 1,
+        };
+        Limits {
+            waiting: Weight { rows: self.queue_limit, bytes: self.queue_bytes },
+            batch: Weight { rows: batch_rows, bytes: self.batch_bytes },
         }
     }
 }

@@ -13,17 +13,16 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use onceward::RecordId;
 use onceward::store::StoreError;
+use onceward::store::driver::{AnswerSender, Weight};
 use tokio::sync::Notify;
 
-use crate::job::{Answer, Forget, Found, Load, Swap};
+use crate::job::{Forget, LOAD_WEIGHT, Load, Loaded, Swap};
 
 /// How much may wait, and how much goes into one statement.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Limits {
-    pub waiting_rows: usize,
-    pub waiting_bytes: usize,
-    pub batch_rows: usize,
-    pub batch_bytes: usize,
+    pub waiting: Weight,
+    pub batch: Weight,
 }
 
 pub(crate) struct Queue {
@@ -38,8 +37,7 @@ struct State {
     updates: VecDeque<(u64, Swap)>,
     loads: VecDeque<(u64, Load)>,
     forgets: VecDeque<(u64, Forget)>,
-    rows: usize,
-    bytes: usize,
+    weight: Weight,
     /// Numbers everything that comes, to tell what is oldest.
     next: u64,
     /// Why nothing is accepted any more.
@@ -50,7 +48,7 @@ struct State {
 pub(crate) enum Work {
     Claims(Vec<Alike>),
     Updates(Vec<Alike>),
-    Loads(Vec<(RecordId, Vec<Answer<Found>>)>),
+    Loads(Vec<(RecordId, Vec<AnswerSender<Loaded>>)>),
     Forget(Forget),
 }
 
@@ -67,10 +65,10 @@ impl Alike {
 
     /// Makes the first swap one that somebody waits for. Answers `false` where nobody waits for any of them.
     pub(crate) fn is_wanted(&mut self) -> bool {
-        if !self.first.answer.is_closed() {
+        if !self.first.answer.is_abandoned() {
             return true;
         }
-        self.followers.retain(|follower| !follower.answer.is_closed());
+        self.followers.retain(|follower| !follower.answer.is_abandoned());
         if self.followers.is_empty() {
             return false;
         }
@@ -91,29 +89,27 @@ pub(crate) enum Job {
 }
 
 impl Job {
-    fn weight(&self) -> (usize, usize) {
+    fn weight(&self) -> Weight {
         match self {
-            Self::Swap(swap) => (1, swap.row.record.len()),
-            Self::Load(_) => (1, 0),
-            Self::Forget(forget) => (forget.records.len().max(1), 0),
+            Self::Swap(swap) => swap.weight(),
+            Self::Load(_) => LOAD_WEIGHT,
+            Self::Forget(forget) => forget.weight(),
         }
     }
 
-    /// Answers that it was not done. A caller that has gone away no longer wants to know.
+    /// Answers that it was not done.
     fn fail(self, error: StoreError) {
         match self {
-            Self::Swap(swap) => drop(swap.answer.send(Err(error))),
-            Self::Load(load) => drop(load.answer.send(Err(error))),
-            Self::Forget(forget) => drop(forget.answer.send(Err(error))),
+            Self::Swap(swap) => swap.answer.send(Err(error)),
+            Self::Load(load) => load.answer.send(Err(error)),
+            Self::Forget(forget) => forget.answer.send(Err(error)),
         }
     }
 }
 
 impl State {
     fn put(&mut self, job: Job) {
-        let (rows, bytes) = job.weight();
-        self.rows += rows;
-        self.bytes += bytes;
+        self.weight = self.weight.plus(job.weight());
         let number = self.next;
         self.next += 1;
         match job {
@@ -129,7 +125,7 @@ impl State {
     }
 
     fn drain(&mut self) -> Vec<Job> {
-        (self.rows, self.bytes) = (0, 0);
+        self.weight = Weight::default();
         let mut all: Vec<_> = self.claims.drain(..).map(|(_, swap)| Job::Swap(swap)).collect();
         all.extend(self.updates.drain(..).map(|(_, swap)| Job::Swap(swap)));
         all.extend(self.loads.drain(..).map(|(_, load)| Job::Load(load)));
@@ -137,21 +133,20 @@ impl State {
         all
     }
 
-    fn took(&mut self, rows: usize, bytes: usize) {
-        self.rows = self.rows.saturating_sub(rows);
-        self.bytes = self.bytes.saturating_sub(bytes);
+    fn took(&mut self, weight: Weight) {
+        self.weight = self.weight.minus(weight);
     }
 
     /// Removes what nobody waits for from the front of each kind, so that the rest is not empty where there is a front.
     fn drop_abandoned(&mut self) {
-        while let Some((_, swap)) = self.claims.pop_front_if(|(_, swap)| swap.answer.is_closed()) {
-            self.took(1, swap.row.record.len());
+        while let Some((_, swap)) = self.claims.pop_front_if(|(_, swap)| swap.answer.is_abandoned()) {
+            self.took(swap.weight());
         }
-        while let Some((_, swap)) = self.updates.pop_front_if(|(_, swap)| swap.answer.is_closed()) {
-            self.took(1, swap.row.record.len());
+        while let Some((_, swap)) = self.updates.pop_front_if(|(_, swap)| swap.answer.is_abandoned()) {
+            self.took(swap.weight());
         }
-        while self.loads.pop_front_if(|(_, load)| load.answer.is_closed()).is_some() {
-            self.took(1, 0);
+        while self.loads.pop_front_if(|(_, load)| load.answer.is_abandoned()).is_some() {
+            self.took(LOAD_WEIGHT);
         }
     }
 
@@ -174,7 +169,7 @@ impl State {
             2 => Some(Work::Loads(self.take_loads(limits))),
             _ => {
                 let (_, forget) = self.forgets.pop_front()?;
-                self.took(forget.records.len().max(1), 0);
+                self.took(forget.weight());
                 Some(Work::Forget(forget))
             }
         }
@@ -184,14 +179,14 @@ impl State {
         let (mut batch, mut places, mut bytes) = (Vec::<Alike>::new(), HashMap::new(), 0);
         while let Some((_, swap)) = self.claims.front() {
             let (weight, known) = (swap.row.record.len(), places.get(&swap.id).copied());
-            let full = batch.len() >= limits.batch_rows || bytes + weight > limits.batch_bytes;
+            let full = batch.len() >= limits.batch.rows || bytes + weight > limits.batch.bytes;
             // Whoever follows adds nothing to the statement; but where nothing is to be shared, nobody follows.
-            if !batch.is_empty() && full && (known.is_none() || limits.batch_rows == 1) {
+            if !batch.is_empty() && full && (known.is_none() || limits.batch.rows == 1) {
                 break;
             }
             let Some((_, swap)) = self.claims.pop_front() else { break };
-            self.took(1, weight);
-            if swap.answer.is_closed() {
+            self.took(swap.weight());
+            if swap.answer.is_abandoned() {
                 continue;
             }
             match known.and_then(|place: usize| batch.get_mut(place)) {
@@ -211,24 +206,24 @@ impl State {
         let mut later = VecDeque::new();
         while let Some((_, swap)) = self.updates.front() {
             let weight = swap.row.record.len();
-            if !batch.is_empty() && (batch.len() >= limits.batch_rows || bytes + weight > limits.batch_bytes)
+            if !batch.is_empty() && (batch.len() >= limits.batch.rows || bytes + weight > limits.batch.bytes)
             {
                 break;
             }
             let Some((number, swap)) = self.updates.pop_front() else { break };
-            if swap.answer.is_closed() {
-                self.took(1, weight);
+            if swap.answer.is_abandoned() {
+                self.took(swap.weight());
                 continue;
             }
             match places.get(&swap.id).and_then(|place: &usize| batch.get_mut(*place)) {
                 Some(alike) if alike.first.expect == swap.expect => {
-                    self.took(1, weight);
+                    self.took(swap.weight());
                     alike.followers.push(swap);
                 }
                 // It expects another version, and waits for the next batch.
                 Some(_) => later.push_back((number, swap)),
                 None => {
-                    self.took(1, weight);
+                    self.took(swap.weight());
                     bytes += weight;
                     places.insert(swap.id, batch.len());
                     batch.push(Alike::new(swap));
@@ -241,12 +236,12 @@ impl State {
         batch
     }
 
-    fn take_loads(&mut self, limits: &Limits) -> Vec<(RecordId, Vec<Answer<Found>>)> {
-        let (mut batch, mut places) = (Vec::<(RecordId, Vec<Answer<Found>>)>::new(), HashMap::new());
-        while batch.len() < limits.batch_rows {
+    fn take_loads(&mut self, limits: &Limits) -> Vec<(RecordId, Vec<AnswerSender<Loaded>>)> {
+        let (mut batch, mut places) = (Vec::<(RecordId, Vec<AnswerSender<Loaded>>)>::new(), HashMap::new());
+        while batch.len() < limits.batch.rows {
             let Some((_, load)) = self.loads.pop_front() else { break };
-            self.took(1, 0);
-            if load.answer.is_closed() {
+            self.took(LOAD_WEIGHT);
+            if load.answer.is_abandoned() {
                 continue;
             }
             let place = *places.entry(load.id).or_insert(batch.len());
@@ -275,11 +270,8 @@ impl Queue {
         if let Some(reason) = &state.closed {
             return Err(StoreError::Unavailable { reason: reason.clone() });
         }
-        let (rows, bytes) = job.weight();
-        let full =
-            state.rows + rows > self.limits.waiting_rows || state.bytes + bytes > self.limits.waiting_bytes;
-        if full && !state.is_empty() {
-            return Err(StoreError::Overloaded { waiting: state.rows });
+        if !state.weight.plus(job.weight()).fits(self.limits.waiting) && !state.is_empty() {
+            return Err(StoreError::Overloaded { waiting: state.weight.rows });
         }
         state.put(job);
         drop(state);

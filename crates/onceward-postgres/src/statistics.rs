@@ -1,6 +1,6 @@
 //! What a store counts about itself.
 
-use std::sync::atomic::{AtomicU64, Ordering};
+use onceward::store::driver::Counter;
 
 /// What a store has done since it was opened.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -36,23 +36,6 @@ pub(crate) struct Counters {
     pub retries: Counter,
     pub ambiguous: Counter,
     pub connections: Counter,
-}
-
-#[derive(Default)]
-pub(crate) struct Counter(AtomicU64);
-
-impl Counter {
-    pub(crate) fn add(&self, count: usize) {
-        self.0.fetch_add(count as u64, Ordering::Relaxed);
-    }
-
-    pub(crate) fn raise_to(&self, count: usize) {
-        self.0.fetch_max(count as u64, Ordering::Relaxed);
-    }
-
-    fn read(&self) -> u64 {
-        self.0.load(Ordering::Relaxed)
-    }
 }
 
 impl Counters {
