@@ -1,6 +1,7 @@
 //! Where a page ended: in which list, and after which record.
 
 use onceward::RecordId;
+use onceward::store::driver::foreign_cursor;
 use onceward::store::{Cursor, Due, StoreError, Which};
 
 use crate::keys::List;
@@ -46,12 +47,7 @@ impl Place {
                 id,
             })
         };
-        parse().ok_or_else(|| StoreError::Refused {
-            reason: format!(
-                "a cursor of {} bytes is not one that this store gave for this list: start the list anew",
-                cursor.as_bytes().len()
-            ),
-        })
+        parse().ok_or_else(|| foreign_cursor(cursor))
     }
 }
 

@@ -1,20 +1,14 @@
 //! What can go wrong, and whether anything was written.
 
 use onceward::store::StoreError;
+use onceward::store::driver::InvalidOption;
 
 /// Why a Redis could not be opened as a store.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum OpenError {
-    /// A setting makes no sense.
-    #[error("{setting} = {value} must be {rule}")]
-    Option {
-        /// Which setting.
-        setting: &'static str,
-        /// What it was.
-        value: String,
-        /// What it may be.
-        rule: String,
-    },
+    /// An option is out of its range.
+    #[error(transparent)]
+    Option(#[from] InvalidOption),
     /// It is not reached, or does not answer.
     #[error("{server} cannot be used: {reason}")]
     Unavailable {

@@ -5,6 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use onceward::Clock;
+use onceward::store::driver::require_between;
 
 use crate::OpenError;
 
@@ -55,18 +56,9 @@ const IN_FLIGHT_MAX: usize = 1_000_000;
 
 impl Options {
     pub(crate) fn check(&self) -> Result<(), OpenError> {
-        if !(1..=IN_FLIGHT_MAX).contains(&self.in_flight) {
-            let rule = format!("between 1 and {IN_FLIGHT_MAX}");
-            return Err(OpenError::Option { setting: "in_flight", value: self.in_flight.to_string(), rule });
-        }
-        for (setting, value) in
-            [("answer_within", self.answer_within), ("connect_within", self.connect_within)]
-        {
-            if value < WITHIN_MIN || value > WITHIN_MAX {
-                let rule = format!("between {WITHIN_MIN:?} and {WITHIN_MAX:?}");
-                return Err(OpenError::Option { setting, value: format!("{value:?}"), rule });
-            }
-        }
+        require_between("in_flight", self.in_flight, 1, IN_FLIGHT_MAX)?;
+        require_between("answer_within", self.answer_within, WITHIN_MIN, WITHIN_MAX)?;
+        require_between("connect_within", self.connect_within, WITHIN_MIN, WITHIN_MAX)?;
         Ok(())
     }
 }

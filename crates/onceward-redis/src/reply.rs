@@ -5,6 +5,7 @@
     reason = "the library's enums grow; what is not known here is never an answer"
 )]
 
+use onceward::store::driver::RawRecord;
 use onceward::store::{Stamped, StoreError, Version};
 use onceward::{RecordId, Timestamp, codec};
 use redis::Value;
@@ -81,10 +82,7 @@ pub(crate) fn record(id: RecordId, stored: Value) -> Result<Option<Stamped>, Sto
         .and_then(|digits| std::str::from_utf8(digits).ok()?.parse().ok())
         .map(Version::from_number)
         .ok_or_else(|| strange(id))?;
-    match codec::decode(id, bytes.get(HEAD_BYTES..).unwrap_or_default()) {
-        Ok(record) => Ok(Some(Stamped { record, version })),
-        Err(why) => Err(StoreError::Unreadable { id, version, why }),
-    }
+    RawRecord { version, bytes: bytes.get(HEAD_BYTES..).unwrap_or_default() }.decode(id).map(Some)
 }
 
 fn strange(id: RecordId) -> StoreError {

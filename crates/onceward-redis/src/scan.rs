@@ -3,6 +3,7 @@
 //! What is due is merged over all buckets, the longest overdue first. An operator's list goes bucket by bucket.
 
 use futures_util::future::{join_all, try_join_all};
+use onceward::store::driver::PageBudget;
 use onceward::store::{Entry, Filter, Page, Scan, StoreError, Which};
 use onceward::{Record, RecordId, StateKind, Timestamp};
 
@@ -13,12 +14,6 @@ use crate::reply::{places, record};
 use crate::script::LIST;
 use crate::store::{Inner, SCORE_MAX};
 
-/// A page longer than this is a list that nobody reads, and a batch that nobody should make.
-const PAGE_ROWS_MAX: usize = 1_000;
-/// Pages are held in memory whole, on their way through an API too.
-const PAGE_BYTES_MAX: usize = 4 << 20;
-/// So many records are read for one page of an operator's list, whether they are asked for or not.
-const PAGE_LOOKS_MAX: usize = 10_000;
 /// So many records, or buckets of an operator's list, are asked for at once.
 const AT_ONCE: usize = 32;
 
@@ -54,10 +49,10 @@ struct Listed {
 impl Inner {
     pub(crate) async fn page(&self, scan: &Scan) -> Result<Page, StoreError> {
         let after = scan.after.as_ref().map(|cursor| Place::read(cursor, &scan.which)).transpose()?;
-        let most = scan.limit.min(PAGE_ROWS_MAX);
+        let budget = PageBudget::new(scan.limit);
         match &scan.which {
-            Which::Due(due) => self.due(&scan.which, List::of(*due), after, most).await,
-            Which::Filter(filter) => self.filtered(&scan.which, filter, after, most).await,
+            Which::Due(due) => self.due(&scan.which, List::of(*due), after, budget).await,
+            Which::Filter(filter) => self.filtered(&scan.which, filter, after, budget).await,
         }
     }
 
@@ -67,8 +62,9 @@ impl Inner {
         which: &Which,
         list: List,
         after: Option<Place>,
-        most: usize,
+        budget: PageBudget,
     ) -> Result<Page, StoreError> {
+        let most = budget.rows_left();
         // A few of each bucket: where one has more, the page ends behind what was fetched of it.
         let count = (most / 64 + 2).min(most.max(1));
         let until = self.clock().map_or(Until::Now, Until::At);
@@ -87,9 +83,9 @@ impl Inner {
         let all = found.len();
         found.retain(|place| known_to.is_none_or(|known| *place <= known));
         found.truncate(most);
-        let mut filling = Filling::new(now, most);
+        let mut filling = Filling::new(now, budget);
         for some in found.chunks(AT_ONCE) {
-            if filling.bytes >= PAGE_BYTES_MAX {
+            if filling.budget.is_full() {
                 break;
             }
             self.fill(&mut filling, list, some, |record| {
@@ -97,7 +93,7 @@ impl Inner {
             })
             .await?;
         }
-        let more = filling.looks < all || known_to.is_some();
+        let more = filling.budget.looks() < all || known_to.is_some();
         Ok(filling.page(which, more && most > 0))
     }
 
@@ -107,9 +103,9 @@ impl Inner {
         which: &Which,
         filter: &Filter,
         after: Option<Place>,
-        most: usize,
+        budget: PageBudget,
     ) -> Result<Page, StoreError> {
-        let lists = lists_of(filter);
+        let (most, lists) = (budget.rows_left(), lists_of(filter));
         if after.is_some_and(|place| !lists.contains(&place.list)) {
             let reason = "the cursor is of a list with another state: start the list anew".to_owned();
             return Err(StoreError::Refused { reason });
@@ -128,7 +124,7 @@ impl Inner {
                 count: most.clamp(1, AT_ONCE),
             })
             .collect();
-        let mut filling = Filling::new(Timestamp::from_micros(0), most);
+        let mut filling = Filling::new(Timestamp::from_micros(0), budget);
         let mut after = after.map(|place| (place.score, place.id));
         for some in steps.chunks(AT_ONCE) {
             let first = after.take();
@@ -154,16 +150,16 @@ impl Inner {
     ) -> Result<Walked, StoreError> {
         loop {
             filling.now = listed.now;
-            if filling.is_full() {
+            if filling.budget.is_full() {
                 // What was listed of this step comes with the next page.
                 return Ok(if listed.found.is_empty() { Walked::ToTheEnd } else { Walked::Full });
             }
             let mut left = listed.found.as_slice();
             while !left.is_empty() {
-                if filling.is_full() {
+                if filling.budget.is_full() {
                     return Ok(Walked::Full);
                 }
-                let (some, rest) = left.split_at(left.len().min(filling.room()).min(AT_ONCE));
+                let (some, rest) = left.split_at(left.len().min(filling.budget.rows_left()).min(AT_ONCE));
                 self.fill(filling, step.list, some, |record| filter.accepts(record)).await?;
                 left = rest;
             }
@@ -214,20 +210,20 @@ impl Inner {
         }));
         for (&(score, id), stored) in some.iter().zip(read.await) {
             let stored = stored.map_err(Failure::of_read)?;
-            filling.looks += 1;
+            filling.budget.count_looks(1);
             filling.last = Some(Place { list, score, id });
             if let redis::Value::BulkString(bytes) = &stored {
-                filling.bytes += bytes.len();
+                filling.budget.count_bytes(bytes.len());
             }
             match record(id, stored) {
                 // It was forgotten meanwhile.
                 Ok(None) => {}
                 Ok(Some(stamped)) if !wanted(&stamped.record) => {}
                 Ok(Some(stamped)) => {
-                    filling.entries.push(Entry { id, version: stamped.version, record: Ok(stamped.record) });
+                    filling.push(Entry { id, version: stamped.version, record: Ok(stamped.record) });
                 }
                 Err(StoreError::Unreadable { version, why, .. }) => {
-                    filling.entries.push(Entry { id, version, record: Err(why) });
+                    filling.push(Entry { id, version, record: Err(why) });
                 }
                 Err(error) => return Err(error),
             }
@@ -256,23 +252,18 @@ fn lists_of(filter: &Filter) -> &'static [List] {
 struct Filling {
     now: Timestamp,
     entries: Vec<Entry>,
-    most: usize,
-    looks: usize,
-    bytes: usize,
+    budget: PageBudget,
     last: Option<Place>,
 }
 
 impl Filling {
-    const fn new(now: Timestamp, most: usize) -> Self {
-        Self { now, entries: Vec::new(), most, looks: 0, bytes: 0, last: None }
+    const fn new(now: Timestamp, budget: PageBudget) -> Self {
+        Self { now, entries: Vec::new(), budget, last: None }
     }
 
-    fn room(&self) -> usize {
-        self.most - self.entries.len()
-    }
-
-    fn is_full(&self) -> bool {
-        self.room() == 0 || self.bytes >= PAGE_BYTES_MAX || self.looks >= PAGE_LOOKS_MAX
+    fn push(&mut self, entry: Entry) {
+        self.budget.count_row();
+        self.entries.push(entry);
     }
 
     fn page(self, which: &Which, more: bool) -> Page {

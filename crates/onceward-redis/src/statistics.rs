@@ -1,6 +1,6 @@
 //! What a store counts about itself.
 
-use std::sync::atomic::{AtomicU64, Ordering};
+use onceward::store::driver::Counter;
 
 /// What a store has done since it was opened.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -21,19 +21,6 @@ pub(crate) struct Counters {
     pub failures: Counter,
     pub reconnects: Counter,
     pub losses: Counter,
-}
-
-#[derive(Default)]
-pub(crate) struct Counter(AtomicU64);
-
-impl Counter {
-    pub(crate) fn count(&self) {
-        self.0.fetch_add(1, Ordering::Relaxed);
-    }
-
-    fn read(&self) -> u64 {
-        self.0.load(Ordering::Relaxed)
-    }
 }
 
 impl Counters {

@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use futures_util::future::join_all;
+use onceward::store::driver::partly_forgotten;
 use onceward::store::{Finding, Health, Page, Scan, Seen, Store, StoreError, StoreFuture, Swapped, Version};
 use onceward::{Clock, Record, RecordId, Timestamp, codec};
 use redis::Value;
@@ -167,7 +168,7 @@ impl Inner {
     }
 
     fn permit(&self) -> Result<SemaphorePermit<'_>, StoreError> {
-        self.counters.calls.count();
+        self.counters.calls.add(1);
         self.permits.try_acquire().map_err(|_| StoreError::Overloaded { waiting: self.in_flight })
     }
 
@@ -256,7 +257,7 @@ impl Inner {
     async fn counted<T>(&self, call: impl Future<Output = Result<T, StoreError>>) -> Result<T, StoreError> {
         let answer = call.await;
         if answer.is_err() {
-            self.counters.failures.count();
+            self.counters.failures.add(1);
         }
         answer
     }
@@ -265,14 +266,6 @@ impl Inner {
         let _permit = self.permit()?;
         self.page(&scan).await
     }
-}
-
-/// "Nothing was written" would not be true of a sweep whose first part was.
-fn partly_forgotten(forgotten: usize, error: StoreError) -> StoreError {
-    if forgotten == 0 {
-        return error;
-    }
-    StoreError::Ambiguous { reason: format!("{forgotten} records were forgotten, then: {error}") }
 }
 
 impl Store for RedisStore {

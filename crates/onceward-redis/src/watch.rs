@@ -40,7 +40,7 @@ impl Inner {
             if single.connect().await.is_err() {
                 return CONNECT_EVERY;
             }
-            self.counters.reconnects.count();
+            self.counters.reconnects.add(1);
             tracing::info!(server = %self.server, "connected to Redis again");
         }
         if let Err(failure) = self.check().await {
@@ -80,7 +80,7 @@ impl Inner {
 
     pub(crate) fn lost(&self, what: &str, loss: Loss) {
         if self.guard.lose(what, loss) {
-            self.counters.losses.count();
+            self.counters.losses.add(1);
             tracing::error!(
                 server = %self.server,
                 cause = what,
