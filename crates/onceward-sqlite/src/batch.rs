@@ -1,4 +1,4 @@
-//! Decides what waits, one job after the other, against what stands: in the batch itself, in memory, or in the database.
+//! Decides what waits, one job after the other, against what stored: in the batch itself, in memory, or in the database.
 
 use std::collections::VecDeque;
 use std::path::PathBuf;
@@ -11,8 +11,8 @@ use rusqlite::{Connection, Statement};
 
 use crate::error::unavailable;
 use crate::job::{Forget, Job, Swap};
-use crate::journal::{Frame, Latest};
-use crate::recent::{ById, Recent};
+use crate::journal::{Change, Frame};
+use crate::memtable::{ById, Memtables};
 use crate::rows::{SELECT, SELECT_VERSION, stored, stored_version};
 
 /// A batch while it is decided, and until it is answered.
@@ -20,11 +20,11 @@ pub(crate) struct Batch<'c> {
     /// What is to be made durable.
     pub frame: Frame,
     decided: Vec<Decided>,
-    changes: ById<Arc<Latest>>,
+    changes: ById<Arc<Change>>,
     /// What was recent when the batch began, id by id in the order of the jobs.
-    recent: VecDeque<Option<Arc<Latest>>>,
+    unflushed: VecDeque<Option<Arc<Change>>>,
     /// How many bytes were read and written.
-    moved: usize,
+    bytes: usize,
     /// The last version that was given. One that was given in vain does not come back either.
     version: u64,
     path: PathBuf,
@@ -48,8 +48,8 @@ impl<'c> Batch<'c> {
             frame: Frame::default(),
             decided: Vec::new(),
             changes: ById::default(),
-            recent: VecDeque::new(),
-            moved: 0,
+            unflushed: VecDeque::new(),
+            bytes: 0,
             version,
             path,
             connection,
@@ -70,27 +70,27 @@ impl<'c> Batch<'c> {
     pub(crate) fn decide(
         &mut self,
         jobs: &mut VecDeque<Job>,
-        recent: &Recent,
+        memtables: &Memtables,
         bytes: usize,
     ) -> rusqlite::Result<()> {
         self.frame.clear();
-        self.moved = 0;
-        self.recent.clear();
+        self.bytes = 0;
+        self.unflushed.clear();
         // Memory first, then the database as of a later moment: what is folded meanwhile is found in one of them. The
         // other way round it could be in neither.
-        recent.get_all(jobs.iter(), &mut self.recent);
+        memtables.get_all(jobs.iter(), &mut self.unflushed);
         while let Some(job) = jobs.pop_front() {
             match job {
                 Job::Swap(swap) => self.swap(swap),
                 Job::Forget(forget) => self.forget(forget),
-                Job::Fold(answer) if self.decided.is_empty() => recent.wait_for_database(answer),
-                Job::Fold(answer) => {
+                Job::Flush(answer) if self.decided.is_empty() => memtables.wait_for_flush(answer),
+                Job::Flush(answer) => {
                     // What was asked for before it becomes durable first.
-                    jobs.push_front(Job::Fold(answer));
+                    jobs.push_front(Job::Flush(answer));
                     break;
                 }
             }
-            if self.moved >= bytes {
+            if self.bytes >= bytes {
                 break;
             }
         }
@@ -102,15 +102,15 @@ impl<'c> Batch<'c> {
 
     fn swap(&mut self, swap: Swap) {
         let Swap { id, expect, row, answer } = swap;
-        let recent = self.recent.pop_front().flatten();
+        let unflushed = self.unflushed.pop_front().flatten();
         // Its caller gave up. A claim that is written now would be one that nobody works on.
         if answer.is_abandoned() {
             return;
         }
-        self.moved += row.record.len();
-        let found = match self.changes.get(&id).or(recent.as_ref()) {
-            Some(latest) if latest.version_of_row() == expect => Ok(None),
-            Some(latest) => Ok(Some(latest.stored())),
+        self.bytes += row.record.len();
+        let found = match self.changes.get(&id).or(unflushed.as_ref()) {
+            Some(change) if change.version_of_row() == expect => Ok(None),
+            Some(change) => Ok(Some(change.stored())),
             None => self.in_database(id).map(|found| {
                 let same = found.as_ref().map(|found| found.version) == expect;
                 (!same).then_some(found)
@@ -120,12 +120,12 @@ impl<'c> Batch<'c> {
             Ok(None) => {
                 self.version += 1;
                 let version = Version::from_number(self.version);
-                self.change(id, Latest { version, row: Some(row) });
+                self.change(id, Change { version, row: Some(row) });
                 self.decided.push(Decided::Applied(answer, version));
             }
-            Ok(Some(stands)) => {
-                self.moved += stands.as_ref().map_or(0, |stands| stands.bytes.len());
-                self.decided.push(Decided::Conflict(answer, stands));
+            Ok(Some(stored)) => {
+                self.bytes += stored.as_ref().map_or(0, |stored| stored.bytes.len());
+                self.decided.push(Decided::Conflict(answer, stored));
             }
             Err(error) => answer.send(Err(error)),
         }
@@ -135,19 +135,19 @@ impl<'c> Batch<'c> {
         let mut forgotten = 0;
         let mut failed = None;
         for (id, version) in records {
-            let recent = self.recent.pop_front().flatten();
-            let stands = match self.changes.get(&id).or(recent.as_ref()) {
-                Some(latest) => latest.version_of_row(),
+            let unflushed = self.unflushed.pop_front().flatten();
+            let stored = match self.changes.get(&id).or(unflushed.as_ref()) {
+                Some(change) => change.version_of_row(),
                 None => match self.version_in_database(id) {
-                    Ok(stands) => stands,
+                    Ok(stored) => stored,
                     Err(error) => {
                         failed.get_or_insert(error);
                         continue;
                     }
                 },
             };
-            if stands == Some(version) {
-                self.change(id, Latest { version, row: None });
+            if stored == Some(version) {
+                self.change(id, Change { version, row: None });
                 forgotten += 1;
             }
         }
@@ -158,25 +158,25 @@ impl<'c> Batch<'c> {
         }
     }
 
-    fn change(&mut self, id: RecordId, latest: Latest) {
-        self.frame.push(id, &latest);
-        self.changes.insert(id, Arc::new(latest));
+    fn change(&mut self, id: RecordId, change: Change) {
+        self.frame.push(id, &change);
+        self.changes.insert(id, Arc::new(change));
     }
 
     fn in_database(&mut self, id: RecordId) -> Result<Option<RawRecord>, StoreError> {
-        self.look()
+        self.begin_read()
             .and_then(|()| stored(&mut self.select, id))
             .map_err(|error| unavailable(&error, &self.path))
     }
 
     fn version_in_database(&mut self, id: RecordId) -> Result<Option<Version>, StoreError> {
-        self.look()
+        self.begin_read()
             .and_then(|()| stored_version(&mut self.select_version, id))
             .map_err(|error| unavailable(&error, &self.path))
     }
 
     /// One look at the database serves the whole batch.
-    fn look(&mut self) -> rusqlite::Result<()> {
+    fn begin_read(&mut self) -> rusqlite::Result<()> {
         if self.connection.is_autocommit() {
             self.begin.execute([])?;
         }
@@ -184,9 +184,9 @@ impl<'c> Batch<'c> {
     }
 
     /// The batch is durable: shows it to everybody, and answers it.
-    pub(crate) fn answer(&mut self, recent: &Recent, now: Timestamp) {
+    pub(crate) fn answer(&mut self, memtables: &Memtables, now: Timestamp) {
         if !self.changes.is_empty() {
-            recent.add(self.changes.drain(), now);
+            memtables.add(self.changes.drain(), now);
         }
         self.decided.drain(..).for_each(|decided| match decided {
             Decided::Applied(answer, version) => answer.send(Ok(RawSwapped::Applied { version, now })),

@@ -82,24 +82,24 @@ impl OpenError {
 
 /// Whom an error of a statement concerns.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Concerns {
+pub(crate) enum Severity {
     /// This attempt: nothing of it counts, and another one may do better.
-    Attempt,
+    Retryable,
     /// Everything that was ever acknowledged: a sync failed.
-    Process,
+    Fatal,
 }
 
-pub(crate) fn concerns(error: &rusqlite::Error) -> Concerns {
+pub(crate) fn severity(error: &rusqlite::Error) -> Severity {
     let rusqlite::Error::SqliteFailure(ffi::Error { extended_code, .. }, _) = error else {
-        return Concerns::Attempt;
+        return Severity::Retryable;
     };
     match *extended_code {
         // The last two are a disk that says it returned other bytes than were written.
         ffi::SQLITE_IOERR_FSYNC
         | ffi::SQLITE_IOERR_DIR_FSYNC
         | ffi::SQLITE_IOERR_DATA
-        | ffi::SQLITE_IOERR_CORRUPTFS => Concerns::Process,
-        _ => Concerns::Attempt,
+        | ffi::SQLITE_IOERR_CORRUPTFS => Severity::Fatal,
+        _ => Severity::Retryable,
     }
 }
 
@@ -174,9 +174,9 @@ mod tests {
 
     #[test]
     fn a_failed_sync_concerns_the_process_and_a_full_disk_only_the_attempt() {
-        assert_eq!(concerns(&failure(ffi::SQLITE_IOERR_FSYNC)), Concerns::Process);
-        assert_eq!(concerns(&failure(ffi::SQLITE_IOERR_DIR_FSYNC)), Concerns::Process);
-        assert_eq!(concerns(&failure(ffi::SQLITE_IOERR_WRITE)), Concerns::Attempt);
-        assert_eq!(concerns(&failure(ffi::SQLITE_FULL)), Concerns::Attempt);
+        assert_eq!(severity(&failure(ffi::SQLITE_IOERR_FSYNC)), Severity::Fatal);
+        assert_eq!(severity(&failure(ffi::SQLITE_IOERR_DIR_FSYNC)), Severity::Fatal);
+        assert_eq!(severity(&failure(ffi::SQLITE_IOERR_WRITE)), Severity::Retryable);
+        assert_eq!(severity(&failure(ffi::SQLITE_FULL)), Severity::Retryable);
     }
 }

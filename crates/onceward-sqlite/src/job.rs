@@ -11,7 +11,7 @@ pub(crate) enum Job {
     Swap(Swap),
     Forget(Forget),
     /// Answered when everything that was written before is in the database.
-    Fold(AnswerSender<()>),
+    Flush(AnswerSender<()>),
 }
 
 pub(crate) struct Swap {
@@ -51,7 +51,7 @@ impl Weigh for Job {
                 rows: forget.records.len().max(1),
                 bytes: std::mem::size_of_val(forget.records.as_slice()),
             },
-            Self::Fold(_) => Weight { rows: 1, bytes: 0 },
+            Self::Flush(_) => Weight { rows: 1, bytes: 0 },
         }
     }
 }
@@ -62,7 +62,7 @@ impl Job {
         match self {
             Self::Swap(swap) => swap.answer.send(Err(error)),
             Self::Forget(forget) => forget.answer.send(Err(error)),
-            Self::Fold(answer) => answer.send(Err(error)),
+            Self::Flush(answer) => answer.send(Err(error)),
         }
     }
 }

@@ -33,21 +33,21 @@ mod batch;
 mod cursor;
 mod entry;
 mod error;
-mod fold;
+mod flush;
 mod job;
 mod journal;
 mod lock;
-mod log_length;
+mod memtable;
 mod options;
 mod queue;
 mod reader;
-mod recent;
 mod rows;
 mod scan;
 mod schema;
 mod secret;
 mod statistics;
 mod threads;
+mod wal_length;
 mod writer;
 
 use std::path::{Path, PathBuf};
@@ -120,8 +120,8 @@ impl SqliteStore {
     async fn load_now(&self, id: RecordId) -> Result<Seen, StoreError> {
         self.threads.queues.loads.check_open()?;
         // Memory first: what is folded meanwhile is in the database by the time it is looked for there.
-        if let Some(latest) = self.threads.recent.get(id) {
-            return RawSeen { now: self.clock.now(), record: latest.stored() }.decode(id);
+        if let Some(change) = self.threads.memtables.get(id) {
+            return RawSeen { now: self.clock.now(), record: change.stored() }.decode(id);
         }
         let (answer, answered) = answer_channel();
         self.threads.queues.loads.push(Load { id, answer })?;
@@ -138,10 +138,10 @@ impl SqliteStore {
         let row = Row::new(id, &next)?;
         drop(next);
         let (answer, answered) = answer_channel();
-        let bell = self.threads.queues.writes.gather(Job::Swap(Swap { id, expect, row, answer }))?;
+        let wake = self.threads.queues.writes.gather(Job::Swap(Swap { id, expect, row, answer }))?;
         // Whoever is ready to write goes first: so a busy runtime syncs less often, and an idle one comes back at once.
         tokio::task::yield_now().await;
-        drop(bell);
+        drop(wake);
         answered.receive(writer_gone).await?.decode(id)
     }
 
@@ -149,7 +149,7 @@ impl SqliteStore {
         if scan.after.is_none() {
             // Lists are made from the database alone. One that goes on may miss what has changed since it began.
             let (answer, answered) = answer_channel();
-            self.threads.queues.writes.push(Job::Fold(answer))?;
+            self.threads.queues.writes.push(Job::Flush(answer))?;
             answered.receive(|| StoreError::Unavailable { reason: WRITER_GONE.to_owned() }).await?;
         }
         let (answer, answered) = answer_channel();

@@ -48,7 +48,7 @@ fn resolve_new(path: &Path) -> Result<PathBuf, OpenError> {
     Ok(parent.join(name))
 }
 
-/// Held as long as the store is open. The operating system gives it back when the process ends, however it ends; the
+/// LockedFile as long as the store is open. The operating system gives it back when the process ends, however it ends; the
 /// file stays, because removing it would let two processes lock two files of one name.
 pub(crate) struct FileLock {
     _file: File,

@@ -14,19 +14,19 @@ pub(crate) trait Weigh {
 
 /// Why a thread goes on.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Taken {
+pub(crate) enum Wakeup {
     /// There is something to do.
     Work,
-    /// Nothing came for as long as the thread had patience.
-    Idle,
+    /// Nothing came for as long as the thread had timeout.
+    TimedOut,
     /// Somebody wants it to look around.
     Nudged,
     /// The queue is closed and empty.
-    Over,
+    Closed,
 }
 
 /// What is gathered does not wait any longer once there is so much of it.
-const GATHERED_MOST: usize = 64;
+const GATHERED_MAX: usize = 64;
 
 /// A bounded queue between many tasks and a few threads.
 pub(crate) struct Queue<T> {
@@ -41,7 +41,7 @@ struct State<T> {
     /// Threads that sleep. A wake-up is a system call, so nobody is woken that is awake.
     parked: usize,
     /// Something waits, and may be taken.
-    rung: bool,
+    ready: bool,
     /// Somebody wants the thread to look around, though nothing waits.
     nudged: bool,
     /// Why nothing is accepted any more.
@@ -55,7 +55,7 @@ impl<T: Weigh> Queue<T> {
             waiting: VecDeque::new(),
             weight: Weight::default(),
             parked: 0,
-            rung: false,
+            ready: false,
             nudged: false,
             closed: None,
             abandoned: false,
@@ -73,13 +73,13 @@ impl<T: Weigh> Queue<T> {
         self.put(item).map(|state| self.wake(state))
     }
 
-    /// The same, but wakes nobody until the [`Bell`] rings: whoever is ready to put something in can do so before.
-    pub(crate) fn gather(&self, item: T) -> Result<Bell<'_, T>, StoreError> {
+    /// The same, but wakes nobody until the [`WakeOnDrop`] rings: whoever is ready to put something in can do so before.
+    pub(crate) fn gather(&self, item: T) -> Result<WakeOnDrop<'_, T>, StoreError> {
         let state = self.put(item)?;
-        if state.waiting.len() >= GATHERED_MOST && !state.rung {
+        if state.waiting.len() >= GATHERED_MAX && !state.ready {
             self.wake(state);
         }
-        Ok(Bell(self))
+        Ok(WakeOnDrop(self))
     }
 
     fn put(&self, item: T) -> Result<MutexGuard<'_, State<T>>, StoreError> {
@@ -97,7 +97,7 @@ impl<T: Weigh> Queue<T> {
     }
 
     fn wake(&self, mut state: MutexGuard<'_, State<T>>) {
-        state.rung = true;
+        state.ready = true;
         let wake = state.parked > 0;
         drop(state);
         if wake {
@@ -111,30 +111,30 @@ impl<T: Weigh> Queue<T> {
     pub(crate) fn take(&self, most: Weight, into: &mut impl Extend<T>) -> bool {
         loop {
             match self.take_within(Duration::MAX, most, into) {
-                Taken::Work => return true,
-                Taken::Over => return false,
-                Taken::Idle | Taken::Nudged => {}
+                Wakeup::Work => return true,
+                Wakeup::Closed => return false,
+                Wakeup::TimedOut | Wakeup::Nudged => {}
             }
         }
     }
 
     /// The same, but moves nothing over if nothing comes for so long, or if it is [nudged](Self::nudge).
-    pub(crate) fn take_within(&self, patience: Duration, most: Weight, into: &mut impl Extend<T>) -> Taken {
+    pub(crate) fn take_within(&self, timeout: Duration, most: Weight, into: &mut impl Extend<T>) -> Wakeup {
         let mut state = self.state();
-        while !state.rung {
+        while !state.ready {
             if state.closed.is_some() {
-                return Taken::Over;
+                return Wakeup::Closed;
             }
             if std::mem::take(&mut state.nudged) {
-                return Taken::Nudged;
+                return Wakeup::Nudged;
             }
             state.parked += 1;
             let (next, waited) =
-                self.filled.wait_timeout(state, patience).unwrap_or_else(PoisonError::into_inner);
+                self.filled.wait_timeout(state, timeout).unwrap_or_else(PoisonError::into_inner);
             state = next;
             state.parked -= 1;
-            if waited.timed_out() && !state.rung && state.closed.is_none() {
-                return Taken::Idle;
+            if waited.timed_out() && !state.ready && state.closed.is_none() {
+                return Wakeup::TimedOut;
             }
         }
         let mut taken = Weight::default();
@@ -147,8 +147,8 @@ impl<T: Weigh> Queue<T> {
             into.extend(state.waiting.pop_front());
         }
         state.weight = state.weight.minus(taken);
-        state.rung = !state.waiting.is_empty();
-        Taken::Work
+        state.ready = !state.waiting.is_empty();
+        Wakeup::Work
     }
 
     /// Why nothing is accepted, if that is so.
@@ -169,7 +169,7 @@ impl<T: Weigh> Queue<T> {
     pub(crate) fn close(&self, reason: &str) {
         let mut state = self.state();
         state.closed.get_or_insert_with(|| reason.to_owned());
-        state.rung = !state.waiting.is_empty();
+        state.ready = !state.waiting.is_empty();
         drop(state);
         self.filled.notify_all();
     }
@@ -179,7 +179,7 @@ impl<T: Weigh> Queue<T> {
         let mut state = self.state();
         state.closed.get_or_insert_with(|| reason.to_owned());
         state.abandoned = true;
-        state.rung = false;
+        state.ready = false;
         state.weight = Weight::default();
         let waiting = std::mem::take(&mut state.waiting);
         drop(state);
@@ -195,12 +195,12 @@ impl<T: Weigh> Queue<T> {
 
 /// Rings when it is dropped, also by a caller that goes away: what waits may be taken.
 #[must_use]
-pub(crate) struct Bell<'q, T: Weigh>(&'q Queue<T>);
+pub(crate) struct WakeOnDrop<'q, T: Weigh>(&'q Queue<T>);
 
-impl<T: Weigh> Drop for Bell<'_, T> {
+impl<T: Weigh> Drop for WakeOnDrop<'_, T> {
     fn drop(&mut self) {
         let state = self.0.state();
-        if !state.rung && !state.waiting.is_empty() {
+        if !state.ready && !state.waiting.is_empty() {
             self.0.wake(state);
         }
     }
@@ -267,7 +267,7 @@ mod tests {
     }
 
     /// What a thread would get that waits for nothing.
-    fn taken(queue: &Queue<Item>) -> (Taken, usize) {
+    fn taken(queue: &Queue<Item>) -> (Wakeup, usize) {
         let mut batch = Vec::new();
         let taken = queue.take_within(Duration::ZERO, Weight { rows: 1000, bytes: 1000 }, &mut batch);
         (taken, batch.len())
@@ -277,12 +277,12 @@ mod tests {
     fn what_is_gathered_is_taken_together_when_the_first_bell_rings() {
         let queue = queue(10, 100);
         let bells = [queue.gather(Item(1)).unwrap(), queue.gather(Item(1)).unwrap()];
-        assert_eq!(taken(&queue), (Taken::Idle, 0));
+        assert_eq!(taken(&queue), (Wakeup::TimedOut, 0));
         let [first, second] = bells;
         drop(second);
-        assert_eq!(taken(&queue), (Taken::Work, 2));
+        assert_eq!(taken(&queue), (Wakeup::Work, 2));
         drop(first);
-        assert_eq!(taken(&queue), (Taken::Idle, 0));
+        assert_eq!(taken(&queue), (Wakeup::TimedOut, 0));
     }
 
     #[test]
@@ -290,16 +290,16 @@ mod tests {
         let queue = queue(10, 100);
         let _bell = queue.gather(Item(1)).unwrap();
         queue.push(Item(1)).unwrap();
-        assert_eq!(taken(&queue), (Taken::Work, 2));
+        assert_eq!(taken(&queue), (Wakeup::Work, 2));
     }
 
     #[test]
     fn as_much_as_is_gathered_at_most_does_not_wait_for_its_bell() {
         let queue = queue(1000, 1000);
-        let bells: Vec<_> = (1..GATHERED_MOST).map(|_| queue.gather(Item(1)).unwrap()).collect();
-        assert_eq!(taken(&queue), (Taken::Idle, 0));
+        let bells: Vec<_> = (1..GATHERED_MAX).map(|_| queue.gather(Item(1)).unwrap()).collect();
+        assert_eq!(taken(&queue), (Wakeup::TimedOut, 0));
         let _last = queue.gather(Item(1)).unwrap();
-        assert_eq!(taken(&queue), (Taken::Work, GATHERED_MOST));
+        assert_eq!(taken(&queue), (Wakeup::Work, GATHERED_MAX));
         drop(bells);
     }
 
@@ -308,7 +308,7 @@ mod tests {
         let queue = queue(10, 100);
         let _bell = queue.gather(Item(1)).unwrap();
         queue.close("over");
-        assert_eq!(taken(&queue), (Taken::Work, 1));
-        assert_eq!(taken(&queue), (Taken::Over, 0));
+        assert_eq!(taken(&queue), (Wakeup::Work, 1));
+        assert_eq!(taken(&queue), (Wakeup::Closed, 0));
     }
 }

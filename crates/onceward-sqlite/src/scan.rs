@@ -47,7 +47,7 @@ fn page(connection: &Connection, path: &Path, scan: &Scan, now: Timestamp) -> Re
         (None, [walk, ..]) => Position::start(*walk),
         (None, []) => Position::start(Walk::All),
     };
-    let mut filling = Filling {
+    let mut builder = PageBuilder {
         connection,
         scan,
         until: match scan.which {
@@ -59,9 +59,9 @@ fn page(connection: &Connection, path: &Path, scan: &Scan, now: Timestamp) -> Re
         page: Page { now, entries: Vec::new(), next: None },
     };
     if scan.limit > 0 {
-        filling.fill().map_err(|error| unavailable(&error, path))?;
+        builder.fill().map_err(|error| unavailable(&error, path))?;
     }
-    Ok(filling.page)
+    Ok(builder.page)
 }
 
 /// The orders that a list may be in, and the first one it begins with. The states that few records are in have an index
@@ -127,7 +127,7 @@ const EXPIRIES_OF_SPAN: &str = "SELECT count(*) FROM (
      WHERE state IN ('completed', 'failed_retryable') AND due_at >> 30 = ?1 >> 30 LIMIT ?2)";
 
 /// A page while it is being filled.
-struct Filling<'a> {
+struct PageBuilder<'a> {
     connection: &'a Connection,
     scan: &'a Scan,
     until: i64,
@@ -136,7 +136,7 @@ struct Filling<'a> {
     page: Page,
 }
 
-impl Filling<'_> {
+impl PageBuilder<'_> {
     fn fill(&mut self) -> rusqlite::Result<()> {
         self.walk()?;
         while self.page.next.is_none() && matches!(self.at.walk, Walk::Expiry | Walk::Crowd) {

@@ -7,7 +7,7 @@ use rusqlite::config::DbConfig;
 use rusqlite::wal::CheckpointMode;
 use rusqlite::{Connection, OpenFlags};
 
-use crate::journal::{Key, Marks};
+use crate::journal::{Key, Opening};
 use crate::{OpenError, Options, journal};
 
 /// "Once" in ASCII. `file` and `sqlite3` show it; a database with another one belongs to another program.
@@ -82,18 +82,18 @@ pub(crate) fn open_writer(path: &Path, options: &Options) -> Result<Connection, 
     };
     let flags =
         OpenFlags::SQLITE_OPEN_READ_WRITE | OpenFlags::SQLITE_OPEN_CREATE | OpenFlags::SQLITE_OPEN_NO_MUTEX;
-    keep_to_the_owner(path);
+    create_private(path);
     let mut connection = Connection::open_with_flags(path, flags).map_err(failed)?;
     // Before anything is read: closing a file that is then refused must not move its log.
     connection.set_db_config(DbConfig::SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, true).map_err(failed)?;
     connection.busy_timeout(options.lock_wait).map_err(failed)?;
     let found = inspect(&connection).map_err(failed)?;
     match found {
-        Found::Nothing | Found::Store(1..=SCHEMA) => {}
-        Found::Store(schema) => {
+        FileKind::Empty | FileKind::Store(1..=SCHEMA) => {}
+        FileKind::Store(schema) => {
             return Err(OpenError::Newer { path: path.to_owned(), found: schema, known: SCHEMA });
         }
-        Found::Other(found) => return Err(OpenError::Foreign { path: path.to_owned(), found }),
+        FileKind::Foreign(found) => return Err(OpenError::Foreign { path: path.to_owned(), found }),
     }
     if connection.is_readonly(rusqlite::MAIN_DB).map_err(failed)? {
         return Err(OpenError::Path {
@@ -102,28 +102,28 @@ pub(crate) fn open_writer(path: &Path, options: &Options) -> Result<Connection, 
             advice: "give this user the right to write the file and its directory",
         });
     }
-    if let Found::Nothing | Found::Store(1 | 2) = found {
+    if let FileKind::Empty | FileKind::Store(1 | 2) = found {
         journal::refuse_any(path)?;
     }
     configure(&connection, path, options, options.cache_bytes)?;
-    empty_log(&connection, path).map_err(failed)?;
+    truncate_wal(&connection, path).map_err(failed)?;
     match found {
-        Found::Nothing => create(&mut connection).map_err(failed)?,
-        Found::Store(from) => {
+        FileKind::Empty => create(&mut connection).map_err(failed)?,
+        FileKind::Store(from) => {
             for (schema, statements) in (2..=WITHOUT_KEY).zip([FROM_1_TO_2, FROM_2_TO_3]) {
                 if from < schema {
                     upgrade(&mut connection, statements, schema).map_err(failed)?;
                 }
             }
         }
-        Found::Other(_) => {}
+        FileKind::Foreign(_) => {}
     }
     Ok(connection)
 }
 
 /// A new file holds other people's answers, so only its owner may read it; SQLite gives its log the same rights. A file that is
 /// there keeps the rights that somebody gave it.
-fn keep_to_the_owner(path: &Path) {
+fn create_private(path: &Path) {
     let mut options = std::fs::OpenOptions::new();
     options.write(true).create_new(true);
     #[cfg(unix)]
@@ -162,60 +162,60 @@ pub(crate) fn integrity(path: &Path) -> Result<Vec<String>, OpenError> {
 const READ_WAIT: Duration = Duration::from_secs(5);
 
 /// What the database says of the journal beside it.
-pub(crate) struct Noted {
+pub(crate) struct JournalMeta {
     /// Whose journal it is.
     pub identity: u64,
     /// The last generation that is in the database.
-    pub folded: u64,
+    pub flushed: u64,
     /// The highest version that the database knows of.
     pub version: u64,
     /// Whether there must be a journal: the store was not closed.
     pub in_use: bool,
     /// What its frames are sealed with; nothing, if an older version wrote them.
-    pub marks: Option<Marks>,
+    pub opening: Option<Opening>,
 }
 
-pub(crate) fn noted(connection: &Connection) -> rusqlite::Result<Noted> {
+pub(crate) fn journal_meta(connection: &Connection) -> rusqlite::Result<JournalMeta> {
     let mut select = connection.prepare("SELECT value FROM meta WHERE name = ?1")?;
     let mut note = |name: &str| select.query_row([name], |row| row.get::<_, i64>(0)).map(i64::cast_unsigned);
-    let marks = if schema(connection)? > WITHOUT_KEY {
+    let opening = if schema(connection)? > WITHOUT_KEY {
         let key = connection.query_row("SELECT key FROM journal_key", [], |row| row.get(0)).map(Key)?;
-        Some(Marks { opening: note("journal_opening")?, key })
+        Some(Opening { number: note("journal_opening")?, key })
     } else {
         None
     };
-    Ok(Noted {
-        marks,
+    Ok(JournalMeta {
+        opening,
         identity: note("journal_identity")?,
-        folded: note("journal_folded")?,
+        flushed: note("journal_folded")?,
         version: note("versions_reserved")?,
         in_use: note("journal_in_use")? != 0,
     })
 }
 
 /// Notes, durably, that the journal beside the database is part of it from now on, and how its frames are sealed. Its first
-/// generation is the one after `folded`; those up to there are over.
-pub(crate) fn journal_begins(
+/// generation is the one after `flushed`; those up to there are over.
+pub(crate) fn mark_journal_open(
     connection: &mut Connection,
-    marks: &Marks,
-    folded: u64,
+    opening: &Opening,
+    flushed: u64,
 ) -> rusqlite::Result<()> {
     let transaction = connection.transaction_with_behavior(rusqlite::TransactionBehavior::Immediate)?;
     if schema(&transaction)? == WITHOUT_KEY {
         transaction.execute_batch(FROM_3_TO_4)?;
-        transaction.execute("INSERT INTO journal_key (key) VALUES (?1)", [marks.key.0])?;
+        transaction.execute("INSERT INTO journal_key (key) VALUES (?1)", [opening.key.0])?;
         transaction.pragma_update(None, "user_version", SCHEMA)?;
     }
     transaction.execute(
         "UPDATE meta SET value = CASE name WHEN 'journal_in_use' THEN 1 WHEN 'journal_opening' THEN ?1
          ELSE max(value, ?2) END WHERE name IN ('journal_in_use', 'journal_opening', 'journal_folded')",
-        (marks.opening.cast_signed(), i64::try_from(folded).unwrap_or(i64::MAX)),
+        (opening.number.cast_signed(), i64::try_from(flushed).unwrap_or(i64::MAX)),
     )?;
     transaction.commit()
 }
 
 /// Notes, durably, that everything in the journal is in the database.
-pub(crate) fn journal_is_over(connection: &Connection) -> rusqlite::Result<()> {
+pub(crate) fn mark_journal_closed(connection: &Connection) -> rusqlite::Result<()> {
     connection.execute("UPDATE meta SET value = 0 WHERE name = 'journal_in_use'", []).map(drop)
 }
 
@@ -225,23 +225,23 @@ fn schema(connection: &Connection) -> rusqlite::Result<i64> {
 
 /// What a file is.
 #[derive(Debug, PartialEq, Eq)]
-enum Found {
-    Nothing,
+enum FileKind {
+    Empty,
     Store(i64),
-    Other(String),
+    Foreign(String),
 }
 
-fn inspect(connection: &Connection) -> rusqlite::Result<Found> {
+fn inspect(connection: &Connection) -> rusqlite::Result<FileKind> {
     let application: i64 = connection.pragma_query_value(None, "application_id", |row| row.get(0))?;
     let schema = schema(connection)?;
     let objects: i64 = connection.query_row("SELECT count(*) FROM sqlite_schema", [], |row| row.get(0))?;
     Ok(match (application, objects) {
-        (APPLICATION_ID, _) => Found::Store(schema),
-        (0, 0) => Found::Nothing,
+        (APPLICATION_ID, _) => FileKind::Store(schema),
+        (0, 0) => FileKind::Empty,
         (0, objects) => {
-            Found::Other(format!("a SQLite database with {objects} tables and indexes of its own"))
+            FileKind::Foreign(format!("a SQLite database with {objects} tables and indexes of its own"))
         }
-        (other, _) => Found::Other(format!("a SQLite database of the application {other:#x}")),
+        (other, _) => FileKind::Foreign(format!("a SQLite database of the application {other:#x}")),
     })
 }
 
@@ -287,7 +287,7 @@ fn configure(
 ///
 /// Recovery reads the log from the kernel's memory. There also stands what was never synced, and what the kernel gave up on
 /// when a sync failed: nobody may be told of it, and a commit that is appended behind such a hole would be lost with it.
-fn empty_log(connection: &Connection, path: &Path) -> rusqlite::Result<()> {
+fn truncate_wal(connection: &Connection, path: &Path) -> rusqlite::Result<()> {
     match connection.wal_checkpoint_v2(Some(rusqlite::MAIN_DB), CheckpointMode::TRUNCATE) {
         Err(error) if error.sqlite_error_code() == Some(rusqlite::ErrorCode::DatabaseBusy) => {
             tracing::warn!(

@@ -15,16 +15,16 @@ use rusqlite::Connection;
 use tokio::sync::watch;
 
 use crate::batch::Batch;
-use crate::fold::{Ended, Folder};
+use crate::flush::{FlushEnd, Flusher};
 use crate::job::Job;
-use crate::journal::{self, Journal, Marks};
+use crate::journal::{self, Journal, Opening};
 use crate::lock::{self, FileLock};
-use crate::log_length::LogLength;
+use crate::memtable::{Memtable, Memtables};
 use crate::queue::Queue;
 use crate::reader::{self, Load};
-use crate::recent::{Recent, Table};
 use crate::scan::{self, Listing};
 use crate::statistics::Counters;
+use crate::wal_length::WalLength;
 use crate::writer::Writer;
 use crate::{OpenError, Options, error, schema};
 
@@ -34,15 +34,15 @@ const LISTINGS_WAITING: Weight = Weight { rows: 64, bytes: 0 };
 /// What the tasks that use a store hold of its threads.
 pub(crate) struct Threads {
     pub queues: Queues,
-    pub recent: Arc<Recent>,
+    pub memtables: Arc<Memtables>,
     pub counters: Arc<Counters>,
     writer: Mutex<Option<JoinHandle<()>>>,
     ended: watch::Receiver<bool>,
-    _held: Arc<Held>,
+    _locked: Arc<LockedFile>,
 }
 
 /// Both are given up after the last handle is dropped and the writer has ended, whichever is later.
-struct Held {
+struct LockedFile {
     // Closing the database's file gives up every lock that this process has on it.
     _file: File,
     // Given back last: the next process may open the file only when this one's threads are through with it.
@@ -61,9 +61,9 @@ impl Threads {
     pub(crate) fn start(path: &Arc<PathBuf>, options: &Options) -> Result<Self, OpenError> {
         let lock = FileLock::acquire(path)?;
         let mut connection = schema::open_writer(path, options)?;
-        let Ready { journal, version, length } = ready(&mut connection, path, options)?;
-        let held = Arc::new(Held { _file: lock::open(path)?, _lock: lock });
-        let recent = Arc::new(Recent::new(journal.generation()));
+        let Prepared { journal, version, wal } = prepare(&mut connection, path, options)?;
+        let locked = Arc::new(LockedFile { _file: lock::open(path)?, _lock: lock });
+        let memtables = Arc::new(Memtables::new(journal.generation()));
         let (over, ended) = watch::channel(false);
         let queues = Queues {
             writes: Arc::new(Queue::new(options.queue_weight())),
@@ -71,36 +71,40 @@ impl Threads {
             listings: Arc::new(Queue::new(LISTINGS_WAITING)),
         };
         let counters = Arc::new(Counters::default());
-        let end = End { queues: queues.clone(), over };
+        let end = OnWriterEnd { queues: queues.clone(), over };
         // Dropped, and so joined, whichever way the writer ends: a helper that outlived the lock could close the
         // database's file under the locks of the next store.
-        let mut helpers =
-            Helpers { queues: queues.clone(), recent: recent.clone(), readers: Vec::new(), folder: None };
+        let mut helpers = Helpers {
+            queues: queues.clone(),
+            memtables: memtables.clone(),
+            readers: Vec::new(),
+            flusher: None,
+        };
         helpers.start_readers(path, options)?;
-        helpers.start_folder(path, options, connection, length)?;
-        let looks = schema::open_reader(path, options)?;
+        helpers.start_flusher(path, options, connection, wal)?;
+        let reader = schema::open_reader(path, options)?;
         let writer = Writer {
             path: path.to_path_buf(),
             queue: queues.writes.clone(),
             limit: options.batch_weight(),
             journal,
-            recent: recent.clone(),
+            memtables: memtables.clone(),
             journal_bytes: options.journal_bytes as u64,
-            fold_after: options.fold_after,
+            flush_after: options.fold_after,
             version,
             clock: options.clock.clone(),
             on_fatal: options.on_fatal.clone(),
             counters: counters.clone(),
         };
-        let kept = held.clone();
+        let kept = locked.clone();
         let writer = spawn(path, "write", move || {
-            let _held = kept;
+            let _locked = kept;
             // Dropped when everything is over, by a panic too: nobody may wait for a thread that has ended.
             let _end = end;
-            writer.run(&looks, || helpers.end());
+            writer.run(&reader, || helpers.end());
         })?;
         let writer = Mutex::new(Some(writer));
-        Ok(Self { queues, recent, counters, writer, ended, _held: held })
+        Ok(Self { queues, memtables, counters, writer, ended, _locked: locked })
     }
 
     /// Waits until the threads have ended.
@@ -123,54 +127,54 @@ impl Drop for Threads {
 }
 
 /// What there is before the threads start.
-struct Ready {
+struct Prepared {
     journal: Journal,
     version: u64,
-    length: LogLength,
+    wal: WalLength,
 }
 
 /// Brings the database up to date with what an earlier process left in the journal, and begins the journal anew.
-fn ready(connection: &mut Connection, path: &Path, options: &Options) -> Result<Ready, OpenError> {
+fn prepare(connection: &mut Connection, path: &Path, options: &Options) -> Result<Prepared, OpenError> {
     let failed = |error: rusqlite::Error| OpenError::failed(path, &error);
-    let noted = schema::noted(connection).map_err(failed)?;
-    let left = journal::read(path, &noted)?;
-    let length = LogLength::default();
-    length.watch(connection).map_err(failed)?;
-    let highest = left.latest.values().map(|latest| latest.version.as_number()).max();
+    let meta = schema::journal_meta(connection).map_err(failed)?;
+    let recovered = journal::read(path, &meta)?;
+    let wal = WalLength::default();
+    wal.watch(connection).map_err(failed)?;
+    let highest = recovered.changes.values().map(|change| change.version.as_number()).max();
     // A store whose tables are damaged is refused here, and not by a thread that ends at once.
-    let mut folder =
-        Folder::prepare(connection, path, length.clone(), options.checkpoint_pages).map_err(failed)?;
+    let mut flusher =
+        Flusher::prepare(connection, path, wal.clone(), options.checkpoint_pages).map_err(failed)?;
     drop(Batch::prepare(connection, path.to_owned(), 0).map_err(failed)?);
-    if left.generation > noted.folded {
+    if recovered.generation > meta.flushed {
         tracing::info!(
-            operations = left.latest.len(),
+            operations = recovered.changes.len(),
             ?path,
             "the last run ended without writing its journal into the database: that is done now"
         );
-        folder.fold(&Table::of(left.generation, left.latest)).map_err(failed)?;
+        flusher.flush(&Memtable::of(recovered.generation, recovered.changes)).map_err(failed)?;
     }
-    drop(folder);
+    drop(flusher);
     // The last opening began at most two generations that the database did not hold. Both are over, whether something of
     // them was kept or they were cut off at once, and neither number is given again.
-    let folded = left.generation.max(noted.folded.saturating_add(2));
-    let marks = Marks::of_a_new_opening(noted.marks.as_ref())
+    let flushed = recovered.generation.max(meta.flushed.saturating_add(2));
+    let opening = Opening::new(meta.opening.as_ref())
         .map_err(|error| OpenError::Failed { path: path.to_owned(), reason: error.to_string() })?;
-    let seal = marks.seal(noted.identity);
-    let journal = Journal::open(path, seal, folded.saturating_add(1)).map_err(|error| OpenError::Path {
+    let seal = opening.seal(meta.identity);
+    let journal = Journal::open(path, seal, flushed.saturating_add(1)).map_err(|error| OpenError::Path {
         path: path.to_owned(),
         problem: format!("its journal beside it: {error}"),
         advice: "give this user the right to write in its directory",
     })?;
-    schema::journal_begins(connection, &marks, folded).map_err(failed)?;
-    Ok(Ready { journal, version: noted.version.max(highest.unwrap_or(0)), length })
+    schema::mark_journal_open(connection, &opening, flushed).map_err(failed)?;
+    Ok(Prepared { journal, version: meta.version.max(highest.unwrap_or(0)), wal })
 }
 
 /// The other threads.
 struct Helpers {
     queues: Queues,
-    recent: Arc<Recent>,
+    memtables: Arc<Memtables>,
     readers: Vec<JoinHandle<()>>,
-    folder: Option<JoinHandle<Ended>>,
+    flusher: Option<JoinHandle<FlushEnd>>,
 }
 
 impl Helpers {
@@ -178,14 +182,14 @@ impl Helpers {
         let connection = schema::open_reader(path, options)?;
         let (file, all) = (path.clone(), self.queues.clone());
         self.readers.push(spawn(path, "scan", move || {
-            let _panic = Panic(all.clone());
+            let _panic = OnPanic(all.clone());
             scan::run(&connection, &file, &all.listings);
         })?);
         for _ in 0..options.readers {
             let connection = schema::open_reader(path, options)?;
             let (file, all) = (path.clone(), self.queues.clone());
             self.readers.push(spawn(path, "load", move || {
-                let _panic = Panic(all.clone());
+                let _panic = OnPanic(all.clone());
                 if let Err(error) = reader::run(&connection, &file, &all.loads) {
                     all.abandon(&error::explain(&error, &file));
                 }
@@ -194,42 +198,42 @@ impl Helpers {
         Ok(())
     }
 
-    fn start_folder(
+    fn start_flusher(
         &mut self,
         path: &Arc<PathBuf>,
         options: &Options,
         connection: Connection,
-        length: LogLength,
+        wal: WalLength,
     ) -> Result<(), OpenError> {
-        let (file, all, recent) = (path.clone(), self.queues.clone(), self.recent.clone());
+        let (file, all, memtables) = (path.clone(), self.queues.clone(), self.memtables.clone());
         let (on_fatal, checkpoint_pages) = (options.on_fatal.clone(), options.checkpoint_pages);
-        self.folder = Some(spawn(path, "fold", move || {
-            let _panic = Panic(all.clone());
-            let _ended = FoldingEnded(recent.clone());
+        self.flusher = Some(spawn(path, "flush", move || {
+            let _panic = OnPanic(all.clone());
+            let _ended = OnFlusherEnd(memtables.clone());
             let next = || all.writes.nudge();
-            let ended = Folder::prepare(&connection, &file, length, checkpoint_pages)
-                .and_then(|mut folder| folder.run(&recent, next));
+            let ended = Flusher::prepare(&connection, &file, wal, checkpoint_pages)
+                .and_then(|mut flusher| flusher.run(&memtables, next));
             ended.unwrap_or_else(|error| {
                 let message = error::fatal(&error, &file);
                 // Who waits for room is not kept waiting for the hook.
-                recent.over(&StoreError::Unavailable { reason: message.clone() });
+                memtables.flusher_ended(&StoreError::Unavailable { reason: message.clone() });
                 on_fatal(&message);
                 tracing::error!(
                     cause = message,
                     "the embedded store has stopped: it refuses everything until it is opened again"
                 );
                 all.abandon(&message);
-                Ended::Partly
+                FlushEnd::Partial
             })
         })?);
         Ok(())
     }
 
     /// Lets them do what waits, and tells whether everything is in the database now.
-    fn end(mut self) -> Ended {
+    fn end(mut self) -> FlushEnd {
         self.end_readers();
-        self.recent.close();
-        self.folder.take().and_then(join).unwrap_or(Ended::Partly)
+        self.memtables.close();
+        self.flusher.take().and_then(join).unwrap_or(FlushEnd::Partial)
     }
 
     /// A reader could keep SQLite's log from being moved, so they end first.
@@ -244,17 +248,17 @@ impl Helpers {
 impl Drop for Helpers {
     fn drop(&mut self) {
         self.end_readers();
-        self.recent.abandon();
-        self.folder.take().and_then(join);
+        self.memtables.abandon();
+        self.flusher.take().and_then(join);
     }
 }
 
 /// Lets nobody wait for the database any more.
-struct FoldingEnded(Arc<Recent>);
+struct OnFlusherEnd(Arc<Memtables>);
 
-impl Drop for FoldingEnded {
+impl Drop for OnFlusherEnd {
     fn drop(&mut self) {
-        self.0.over(&StoreError::Unavailable { reason: THREAD_ENDED.to_owned() });
+        self.0.flusher_ended(&StoreError::Unavailable { reason: THREAD_ENDED.to_owned() });
     }
 }
 
@@ -311,9 +315,9 @@ const THREAD_ENDED: &str =
     "a thread of the store has ended: restart the process, and look into its log for the cause";
 
 /// Ends the whole store when a helper panics: nobody may wait for a thread that has ended.
-struct Panic(Queues);
+struct OnPanic(Queues);
 
-impl Drop for Panic {
+impl Drop for OnPanic {
     fn drop(&mut self) {
         if std::thread::panicking() {
             self.0.abandon(THREAD_ENDED);
@@ -322,12 +326,12 @@ impl Drop for Panic {
 }
 
 /// What happens when the writer has ended, however it did.
-struct End {
+struct OnWriterEnd {
     queues: Queues,
     over: watch::Sender<bool>,
 }
 
-impl Drop for End {
+impl Drop for OnWriterEnd {
     fn drop(&mut self) {
         self.queues.abandon(THREAD_ENDED);
         self.over.send_replace(true);

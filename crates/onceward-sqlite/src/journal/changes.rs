@@ -8,12 +8,12 @@ use crate::job::Row;
 
 /// What became of an id, and at which version. Without a row it was forgotten.
 #[derive(Debug, PartialEq, Eq)]
-pub(crate) struct Latest {
+pub(crate) struct Change {
     pub version: Version,
     pub row: Option<Row>,
 }
 
-impl Latest {
+impl Change {
     /// The version of the row that stands, if one does.
     pub(crate) fn version_of_row(&self) -> Option<Version> {
         self.row.as_ref().map(|_| self.version)
@@ -31,11 +31,11 @@ const FORGOTTEN: u8 = 2;
 const END: u8 = 0xff;
 
 /// Appends a change.
-pub(crate) fn write(bytes: &mut Vec<u8>, id: RecordId, latest: &Latest) {
-    bytes.push(if latest.row.is_some() { PUT } else { FORGOTTEN });
+pub(crate) fn write(bytes: &mut Vec<u8>, id: RecordId, change: &Change) {
+    bytes.push(if change.row.is_some() { PUT } else { FORGOTTEN });
     bytes.extend(id.as_bytes());
-    bytes.extend(latest.version.as_number().to_le_bytes());
-    let Some(row) = &latest.row else { return };
+    bytes.extend(change.version.as_number().to_le_bytes());
+    let Some(row) = &change.row else { return };
     bytes.push(code(row.state));
     bytes.extend(row.due_at.as_micros().to_le_bytes());
     bytes.extend(row.created_at.as_micros().to_le_bytes());
@@ -54,7 +54,7 @@ pub(crate) fn length(bytes: &[u8]) -> u32 {
 }
 
 /// Reads the changes of a frame that was verified. `None` if another program, or a newer version, wrote them.
-pub(crate) fn read(mut bytes: &[u8]) -> Option<Vec<(RecordId, Latest)>> {
+pub(crate) fn read(mut bytes: &[u8]) -> Option<Vec<(RecordId, Change)>> {
     let mut changes = Vec::new();
     loop {
         let (&kind, rest) = bytes.split_first()?;
@@ -69,7 +69,7 @@ pub(crate) fn read(mut bytes: &[u8]) -> Option<Vec<(RecordId, Latest)>> {
             FORGOTTEN => (None, rest),
             _ => return None,
         };
-        changes.push((RecordId::from_bytes(*id), Latest { version, row }));
+        changes.push((RecordId::from_bytes(*id), Change { version, row }));
         bytes = rest;
     }
 }
@@ -111,18 +111,18 @@ pub(crate) mod tests {
     use super::*;
     use onceward_testkit::sample;
 
-    pub(crate) fn samples() -> Vec<(RecordId, Latest)> {
+    pub(crate) fn samples() -> Vec<(RecordId, Change)> {
         let put = |(n, state)| {
             let (id, record) = (sample::id(n), sample::in_state("k", state));
-            (id, Latest { version: Version::from_number(n), row: Some(Row::new(id, &record).unwrap()) })
+            (id, Change { version: Version::from_number(n), row: Some(Row::new(id, &record).unwrap()) })
         };
-        let forgotten = (sample::id(99), Latest { version: Version::from_number(99), row: None });
+        let forgotten = (sample::id(99), Change { version: Version::from_number(99), row: None });
         (1..).zip(sample::states(sample::START)).map(put).chain([forgotten]).collect()
     }
 
-    fn written(changes: &[(RecordId, Latest)]) -> Vec<u8> {
+    fn written(changes: &[(RecordId, Change)]) -> Vec<u8> {
         let mut bytes = Vec::new();
-        changes.iter().for_each(|(id, latest)| write(&mut bytes, *id, latest));
+        changes.iter().for_each(|(id, change)| write(&mut bytes, *id, change));
         end(&mut bytes);
         bytes
     }

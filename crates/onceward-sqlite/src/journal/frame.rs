@@ -30,7 +30,7 @@ use hmac::{Hmac, KeyInit, Mac};
 use onceward::RecordId;
 use sha2::{Digest, Sha256};
 
-use super::changes::{self, Latest};
+use super::changes::{self, Change};
 
 /// A frame begins at a multiple of this, so that writing the next one touches no block that holds an acknowledged one.
 pub(crate) const BLOCK: usize = 4_096;
@@ -46,7 +46,7 @@ const BODY: [u8; 1] = [2];
 
 /// Which batch of an opening.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Place {
+pub(crate) struct FramePosition {
     pub generation: u64,
     pub sequence: u64,
     /// Where in its file.
@@ -101,12 +101,12 @@ impl Frame {
         self.bytes.len() <= HEADER
     }
 
-    pub(crate) fn push(&mut self, id: RecordId, latest: &Latest) {
-        changes::write(&mut self.bytes, id, latest);
+    pub(crate) fn push(&mut self, id: RecordId, change: &Change) {
+        changes::write(&mut self.bytes, id, change);
     }
 
     /// The batch as it goes to the disk. Every byte of the changes is hashed once.
-    pub(crate) fn seal(&mut self, seal: &Seal, place: Place) -> &[u8] {
+    pub(crate) fn seal(&mut self, seal: &Seal, place: FramePosition) -> &[u8] {
         changes::end(&mut self.bytes);
         let (header, changes) = self.bytes.split_at_mut(HEADER);
         header[0..8].copy_from_slice(&MAGIC);
@@ -200,7 +200,7 @@ mod tests {
     use super::super::changes::tests::samples;
     use super::*;
 
-    const PLACE: Place = Place { generation: 3, sequence: 2, at: 4_096 };
+    const PLACE: FramePosition = FramePosition { generation: 3, sequence: 2, at: 4_096 };
 
     fn seal(identity: u64, opening: u64, key: u8) -> Seal {
         Seal::new(identity, opening, &Key([key; 32]))
@@ -209,11 +209,11 @@ mod tests {
     fn sealed(few: usize) -> Vec<u8> {
         let mut frame = Frame::default();
         frame.clear();
-        samples().iter().take(few).for_each(|(id, latest)| frame.push(*id, latest));
+        samples().iter().take(few).for_each(|(id, change)| frame.push(*id, change));
         frame.seal(&seal(7, 8, 9), PLACE).to_vec()
     }
 
-    fn read(bytes: &[u8], seal: &Seal, at: u64) -> Option<Vec<(RecordId, Latest)>> {
+    fn read(bytes: &[u8], seal: &Seal, at: u64) -> Option<Vec<(RecordId, Change)>> {
         let header = Header::read(bytes).filter(|header| header.is_proven(seal, at))?;
         assert_eq!((header.identity, header.opening), (7, 8));
         assert_eq!((header.generation, header.sequence), (PLACE.generation, PLACE.sequence));

@@ -8,9 +8,9 @@
 mod changes;
 mod first_format;
 mod frame;
-mod marks;
-mod part;
+mod opening;
 mod recover;
+mod segment;
 #[cfg(test)]
 mod tests;
 
@@ -19,11 +19,11 @@ use std::fs::{File, OpenOptions};
 use std::io::{self, Seek, SeekFrom, Write};
 use std::path::{Path, PathBuf};
 
-use frame::{Place, Seal};
+use frame::{FramePosition, Seal};
 
-pub(crate) use changes::Latest;
+pub(crate) use changes::Change;
 pub(crate) use frame::{Frame, Key};
-pub(crate) use marks::Marks;
+pub(crate) use opening::Opening;
 pub(crate) use recover::{read, refuse_any};
 
 /// A file becomes longer by at least so much at a time, of zeros: writing into what is there needs no change of the file
@@ -45,7 +45,7 @@ pub(crate) struct Journal {
     files: [JournalFile; 2],
     seal: Seal,
     /// Where the next batch belongs.
-    next: Place,
+    next: FramePosition,
 }
 
 struct JournalFile {
@@ -56,7 +56,7 @@ struct JournalFile {
 
 /// Why a batch was not appended.
 #[derive(Debug)]
-pub(crate) enum Failed {
+pub(crate) enum AppendError {
     /// Nothing of it counts.
     NotWritten(io::Error),
     /// The disk did not confirm it.
@@ -69,7 +69,7 @@ impl Journal {
         let [first, second] = paths(store);
         let files = [JournalFile::open(first)?, JournalFile::open(second)?];
         sync_directory(store)?;
-        Ok(Self { files, seal, next: Place { generation, sequence: 0, at: 0 } })
+        Ok(Self { files, seal, next: FramePosition { generation, sequence: 0, at: 0 } })
     }
 
     /// Which generation the next batch belongs to.
@@ -83,19 +83,19 @@ impl Journal {
     }
 
     /// Makes a batch durable.
-    pub(crate) fn append(&mut self, frame: &mut Frame) -> Result<(), Failed> {
+    pub(crate) fn append(&mut self, frame: &mut Frame) -> Result<(), AppendError> {
         let bytes = frame.seal(&self.seal, self.next);
         let file = &mut self.files[usize::from(self.next.generation % 2 == 1)];
         // What is partly written does not match its tags, and the next batch is written over it.
-        file.write(self.next.at, bytes).map_err(Failed::NotWritten)?;
-        file.file.sync_data().map_err(Failed::NotConfirmed)?;
+        file.write(self.next.at, bytes).map_err(AppendError::NotWritten)?;
+        file.file.sync_data().map_err(AppendError::NotConfirmed)?;
         self.next.at += bytes.len() as u64;
         self.next.sequence += 1;
         Ok(())
     }
 
     /// Goes on at the beginning of the other file. What that one held must be in the database.
-    pub(crate) fn turn(&mut self) {
+    pub(crate) fn switch_file(&mut self) {
         self.next.generation += 1;
         self.next.at = 0;
     }

@@ -8,9 +8,9 @@ use onceward::StateKind;
 use onceward::store::Version;
 use onceward_testkit::{Random, sample};
 
-use super::changes::Latest;
-use super::frame::{BLOCK, Frame, Key, Place, Seal};
-use super::part::{Format, Generation, Part, Trouble};
+use super::changes::Change;
+use super::frame::{BLOCK, Frame, FramePosition, Key, Seal};
+use super::segment::{Format, Generation, Segment, SegmentError};
 use crate::job::Row;
 
 /// Where the record of a frame's first change begins.
@@ -42,39 +42,39 @@ fn seal() -> Seal {
 
 /// The versions of what is found, and how many bytes were read for it.
 struct Outcome {
-    found: Result<Option<Generation>, Trouble>,
+    found: Result<Option<Generation>, SegmentError>,
     read: u64,
 }
 
-fn read(bytes: &[u8], format: &Format, folded: u64) -> Outcome {
+fn read(bytes: &[u8], format: &Format, flushed: u64) -> Outcome {
     let source = Counting { source: Cursor::new(bytes), read: 0 };
-    let mut part = Part { source, length: bytes.len() as u64, number: 1 };
-    let found = part.read(format, folded);
-    Outcome { found, read: part.source.read }
+    let mut segment = Segment { source, length: bytes.len() as u64, number: 1 };
+    let found = segment.read(format, flushed);
+    Outcome { found, read: segment.source.read }
 }
 
 impl Outcome {
     fn versions(self) -> Vec<u64> {
-        let found = self.found.unwrap_or_else(|trouble| panic!("{trouble:?}"));
+        let found = self.found.unwrap_or_else(|error| panic!("{error:?}"));
         found.map_or_else(Vec::new, |found| {
-            found.changes.iter().map(|(_, latest)| latest.version.as_number()).collect()
+            found.changes.iter().map(|(_, change)| change.version.as_number()).collect()
         })
     }
 }
 
-fn frame(seal: &Seal, place: Place, version: u64, record: Vec<u8>) -> Vec<u8> {
+fn frame(seal: &Seal, place: FramePosition, version: u64, record: Vec<u8>) -> Vec<u8> {
     let (due_at, created_at) = (sample::START, sample::START);
     let row = Row { state: StateKind::Completed, due_at, created_at, record };
     let mut frame = Frame::default();
     frame.clear();
-    frame.push(sample::id(version), &Latest { version: Version::from_number(version), row: Some(row) });
+    frame.push(sample::id(version), &Change { version: Version::from_number(version), row: Some(row) });
     frame.seal(seal, place).to_vec()
 }
 
 /// A file as its writer leaves it, with every frame that was ever written.
 struct Written {
     bytes: Vec<u8>,
-    place: Place,
+    place: FramePosition,
     version: u64,
     /// Where the frames of this generation begin.
     starts: Vec<usize>,
@@ -83,7 +83,7 @@ struct Written {
 
 impl Written {
     fn new() -> Self {
-        let place = Place { generation: 1, sequence: 0, at: 0 };
+        let place = FramePosition { generation: 1, sequence: 0, at: 0 };
         Self { bytes: Vec::new(), place, version: 0, starts: Vec::new(), versions: Vec::new() }
     }
 
@@ -132,7 +132,7 @@ fn planted(blocks: usize, mut plant: impl FnMut(usize) -> Vec<u8>) -> Vec<u8> {
 fn overlapping(blocks: usize, generation: u64) -> Vec<u8> {
     let other = Seal::new(7, 8, &Key([10; 32]));
     planted(blocks, |block| {
-        let place = Place { generation, sequence: block as u64, at: (block * BLOCK) as u64 };
+        let place = FramePosition { generation, sequence: block as u64, at: (block * BLOCK) as u64 };
         let mut forged = frame(&other, place, 1, vec![0; 10]);
         let length = u32::try_from((blocks - block) * BLOCK).unwrap();
         forged[40..44].copy_from_slice(&length.to_le_bytes());
@@ -216,7 +216,7 @@ fn a_frame_of_the_generation_in_the_other_file_is_content() {
     file.append(vec![1; 10]);
     file.turn();
     file.append(planted(6, |block| {
-        let place = Place { generation: 2, sequence: 1, at: (block * BLOCK) as u64 };
+        let place = FramePosition { generation: 2, sequence: 1, at: (block * BLOCK) as u64 };
         frame(&seal(), place, 9, vec![2; 10])
     }));
     file.bytes[..BLOCK].fill(0);
@@ -232,9 +232,9 @@ fn frames_of_another_opening_are_content_and_refused_where_the_file_begins() {
     }
     let another = Format::Second(Seal::new(7, 99, &Key([9; 32])));
     let refused = read(&file.bytes, &another, 0).found.unwrap_err();
-    assert!(matches!(refused, Trouble::Ahead { generation: 1 }), "{refused:?}");
+    assert!(matches!(refused, SegmentError::Ahead { generation: 1 }), "{refused:?}");
     assert_eq!(read(&file.bytes, &another, 1).versions(), [] as [u64; 0]);
-    let place = Place { generation: 1, sequence: 0, at: 0 };
+    let place = FramePosition { generation: 1, sequence: 0, at: 0 };
     let first = frame(&Seal::new(7, 99, &Key([9; 32])), place, 50, vec![5; 10]);
     file.bytes[..first.len()].copy_from_slice(&first);
     assert_eq!(read(&file.bytes, &another, 0).versions(), [50]);
@@ -242,20 +242,20 @@ fn frames_of_another_opening_are_content_and_refused_where_the_file_begins() {
 
 #[test]
 fn the_beginning_of_a_file_tells_whose_it_is() {
-    let place = Place { generation: 1, sequence: 0, at: 0 };
-    let trouble = |seal: &Seal, place: Place| {
+    let place = FramePosition { generation: 1, sequence: 0, at: 0 };
+    let trouble = |seal: &Seal, place: FramePosition| {
         let bytes = frame(seal, place, 1, vec![0; 10]);
         read(&bytes, &Format::Second(self::seal()), 0).found.unwrap_err()
     };
     let foreign = trouble(&Seal::new(6, 8, &Key([9; 32])), place);
-    assert!(matches!(foreign, Trouble::OfAnother), "{foreign:?}");
+    assert!(matches!(foreign, SegmentError::OtherDatabase), "{foreign:?}");
     let unknown = trouble(&Seal::new(7, 8, &Key([10; 32])), place);
-    assert!(matches!(unknown, Trouble::OtherKey), "{unknown:?}");
-    let exchanged = trouble(&seal(), Place { generation: 2, ..place });
-    assert!(matches!(exchanged, Trouble::OtherPart), "{exchanged:?}");
+    assert!(matches!(unknown, SegmentError::OtherKey), "{unknown:?}");
+    let exchanged = trouble(&seal(), FramePosition { generation: 2, ..place });
+    assert!(matches!(exchanged, SegmentError::OtherFile), "{exchanged:?}");
     let bytes = frame(&seal(), place, 1, vec![0; 10]);
     let without_key = read(&bytes, &Format::First { identity: 7 }, 0).found.unwrap_err();
-    assert!(matches!(without_key, Trouble::OtherKey), "{without_key:?}");
+    assert!(matches!(without_key, SegmentError::OtherKey), "{without_key:?}");
     // A header that was cut off anywhere accuses nobody.
     for whose in [Seal::new(6, 8, &Key([9; 32])), Seal::new(7, 8, &Key([10; 32])), seal()] {
         let whole = frame(&whose, place, 1, vec![0; 10]);
@@ -269,7 +269,7 @@ fn the_beginning_of_a_file_tells_whose_it_is() {
 
 #[test]
 fn a_header_whose_frame_was_cut_off_still_tells_that_its_generation_has_begun() {
-    let mut bytes = frame(&seal(), Place { generation: 3, sequence: 12, at: 0 }, 1, vec![5; 10_000]);
+    let mut bytes = frame(&seal(), FramePosition { generation: 3, sequence: 12, at: 0 }, 1, vec![5; 10_000]);
     bytes[BLOCK..].fill(0);
     let found = read(&bytes, &Format::Second(seal()), 1).found.unwrap().unwrap();
     assert_eq!((found.generation, found.first, found.next), (3, 12, 12));
@@ -277,14 +277,17 @@ fn a_header_whose_frame_was_cut_off_still_tells_that_its_generation_has_begun() 
 }
 
 /// Content that a client or an API may choose, with everything in it that was ever in a journal.
-fn hostile(random: &mut Random, seen: &[Vec<u8>], place: Place) -> Vec<u8> {
+fn hostile(random: &mut Random, seen: &[Vec<u8>], place: FramePosition) -> Vec<u8> {
     let blocks = usize::try_from(random.below(6)).unwrap();
     let other = Seal::new(7, 8, &Key([10; 32]));
     planted(blocks, |block| match random.below(4) {
         0 if !seen.is_empty() => random.pick(seen).clone(),
         1 => {
-            let place =
-                Place { at: place.at + (block * BLOCK) as u64, sequence: place.sequence + 1, ..place };
+            let place = FramePosition {
+                at: place.at + (block * BLOCK) as u64,
+                sequence: place.sequence + 1,
+                ..place
+            };
             frame(&other, place, 1, vec![0; usize::try_from(random.below(20_000)).unwrap()])
         }
         2 => b"OnceJrn1 and more".to_vec(),
@@ -336,10 +339,10 @@ fn whatever_content_there_is_and_wherever_the_last_frame_is_cut_exactly_the_conf
             file.bytes = after;
             let at = first + usize::try_from(random.below(76)).unwrap();
             file.bytes[at] ^= 1 << random.below(8);
-            let trouble = file.read().found.unwrap_err();
+            let error = file.read().found.unwrap_err();
             assert!(
-                matches!(trouble, Trouble::Damaged { at } if at == *first as u64),
-                "seed {seed}: {trouble:?}"
+                matches!(error, SegmentError::Damaged { at } if at == *first as u64),
+                "seed {seed}: {error:?}"
             );
             damaged += 1;
         }

@@ -8,9 +8,9 @@ use rusqlite::hooks::Wal;
 
 /// How long the log is, in pages, as the connection was told by its last commit.
 #[derive(Clone, Default)]
-pub(crate) struct LogLength(Arc<AtomicU32>);
+pub(crate) struct WalLength(Arc<AtomicU32>);
 
-impl LogLength {
+impl WalLength {
     pub(crate) fn watch(&self, connection: &mut Connection) -> rusqlite::Result<()> {
         let length = self.0.clone();
         connection.wal_hook(Some(move |_: &mut Wal, pages: i32| {

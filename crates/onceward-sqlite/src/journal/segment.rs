@@ -15,7 +15,7 @@ use std::io::{self, Read, Seek, SeekFrom};
 
 use onceward::RecordId;
 
-use super::changes::{self, Latest};
+use super::changes::{self, Change};
 use super::first_format;
 use super::frame::{BLOCK, HEADER, Header, Seal, Tags};
 
@@ -38,14 +38,14 @@ impl Format {
 
 /// Why a file cannot be used.
 #[derive(Debug)]
-pub(crate) enum Trouble {
+pub(crate) enum SegmentError {
     Read(io::Error),
     /// It begins with a frame of another database.
-    OfAnother,
+    OtherDatabase,
     /// It begins with a frame that was sealed with another key than the database has.
     OtherKey,
     /// It begins with a frame that belongs into the other file.
-    OtherPart,
+    OtherFile,
     /// It begins with a frame that was written after the database was copied.
     Ahead {
         generation: u64,
@@ -60,7 +60,7 @@ pub(crate) enum Trouble {
     },
 }
 
-impl From<io::Error> for Trouble {
+impl From<io::Error> for SegmentError {
     fn from(error: io::Error) -> Self {
         Self::Read(error)
     }
@@ -76,7 +76,7 @@ pub(crate) struct Generation {
     pub next: u64,
     /// Where that one would stand.
     pub end: u64,
-    pub changes: Vec<(RecordId, Latest)>,
+    pub changes: Vec<(RecordId, Change)>,
 }
 
 /// A frame whose header is this journal's as far as its format can tell.
@@ -103,7 +103,7 @@ impl Candidate {
     }
 
     /// How many bytes of the file the frame takes.
-    fn takes(&self) -> u64 {
+    fn frame_bytes(&self) -> u64 {
         (self.header_bytes() + u64::from(self.length)).next_multiple_of(BLOCK as u64)
     }
 
@@ -113,18 +113,18 @@ impl Candidate {
 }
 
 /// A file of the journal.
-pub(crate) struct Part<R> {
+pub(crate) struct Segment<R> {
     pub source: R,
     pub length: u64,
     /// Which of the two: every other generation goes there.
     pub number: u64,
 }
 
-impl<R: Read + Seek> Part<R> {
+impl<R: Read + Seek> Segment<R> {
     /// Reads frames from the beginning of the file on, of generations after this one.
-    pub(crate) fn read(&mut self, format: &Format, folded: u64) -> Result<Option<Generation>, Trouble> {
-        self.check_beginning(format, folded)?;
-        let (mut at, mut least) = (0, folded.saturating_add(1));
+    pub(crate) fn read(&mut self, format: &Format, flushed: u64) -> Result<Option<Generation>, SegmentError> {
+        self.check_beginning(format, flushed)?;
+        let (mut at, mut least) = (0, flushed.saturating_add(1));
         let mut found: Option<Generation> = None;
         while let Some(candidate) = self.candidate(at, format, least)? {
             let Candidate { generation, sequence, .. } = candidate;
@@ -133,7 +133,7 @@ impl<R: Read + Seek> Part<R> {
                 break;
             }
             if found.as_ref().is_some_and(|found| (found.generation, found.next) != (generation, sequence)) {
-                return Err(Trouble::Damaged { at });
+                return Err(SegmentError::Damaged { at });
             }
             let found = found.get_or_insert_with(|| Generation {
                 generation,
@@ -143,9 +143,9 @@ impl<R: Read + Seek> Part<R> {
                 changes: Vec::new(),
             });
             let Some(bytes) = bytes else { break };
-            found.changes.extend(changes::read(&bytes).ok_or(Trouble::OtherVersion { sequence })?);
+            found.changes.extend(changes::read(&bytes).ok_or(SegmentError::OtherVersion { sequence })?);
             found.next += 1;
-            at += candidate.takes();
+            at += candidate.frame_bytes();
             found.end = at;
             least = generation;
         }
@@ -154,7 +154,7 @@ impl<R: Read + Seek> Part<R> {
     }
 
     /// Refuses a file whose beginning shows that it does not belong to the database as the database is.
-    fn check_beginning(&mut self, format: &Format, folded: u64) -> Result<(), Trouble> {
+    fn check_beginning(&mut self, format: &Format, flushed: u64) -> Result<(), SegmentError> {
         let mut start = [0; HEADER];
         let start = self.start(0, &mut start)?;
         if let Some(header) = Header::read(start) {
@@ -163,14 +163,14 @@ impl<R: Read + Seek> Part<R> {
                 return Ok(());
             }
             if header.identity != format.identity() {
-                return Err(Trouble::OfAnother);
+                return Err(SegmentError::OtherDatabase);
             }
-            let Format::Second(seal) = format else { return Err(Trouble::OtherKey) };
+            let Format::Second(seal) = format else { return Err(SegmentError::OtherKey) };
             if !header.is_proven(seal, 0) {
-                return Err(Trouble::OtherKey);
+                return Err(SegmentError::OtherKey);
             }
             let this_opening = header.opening == seal.opening;
-            return self.check_first(header.generation, folded, this_opening);
+            return self.check_first(header.generation, flushed, this_opening);
         }
         let Some(header) = first_format::Header::read(start) else { return Ok(()) };
         let own = header.identity == format.identity();
@@ -179,23 +179,23 @@ impl<R: Read + Seek> Part<R> {
             return Ok(());
         }
         if !own {
-            return Err(Trouble::OfAnother);
+            return Err(SegmentError::OtherDatabase);
         }
-        self.check_first(header.generation, folded, matches!(format, Format::First { .. }))
+        self.check_first(header.generation, flushed, matches!(format, Format::First { .. }))
     }
 
-    fn check_first(&self, generation: u64, folded: u64, this_opening: bool) -> Result<(), Trouble> {
-        if generation <= folded {
+    fn check_first(&self, generation: u64, flushed: u64, this_opening: bool) -> Result<(), SegmentError> {
+        if generation <= flushed {
             return Ok(());
         }
         if !this_opening {
-            return Err(Trouble::Ahead { generation });
+            return Err(SegmentError::Ahead { generation });
         }
-        if generation % 2 == self.number { Ok(()) } else { Err(Trouble::OtherPart) }
+        if generation % 2 == self.number { Ok(()) } else { Err(SegmentError::OtherFile) }
     }
 
     /// Makes sure that no frame of this generation, or a later one, stands behind the frame that would be next.
-    fn check_end(&mut self, end: u64, format: &Format, least: u64) -> Result<(), Trouble> {
+    fn check_end(&mut self, end: u64, format: &Format, least: u64) -> Result<(), SegmentError> {
         let mut to_hash = self.length;
         let mut at = end;
         while at < self.length {
@@ -214,7 +214,7 @@ impl<R: Read + Seek> Part<R> {
                     continue;
                 }
             }
-            return Err(Trouble::Damaged { at: end });
+            return Err(SegmentError::Damaged { at: end });
         }
         Ok(())
     }

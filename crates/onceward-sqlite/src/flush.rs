@@ -11,21 +11,21 @@ use onceward::store::StoreError;
 use rusqlite::wal::CheckpointMode;
 use rusqlite::{Connection, MAIN_DB, Statement};
 
-use crate::error::{self, Concerns};
-use crate::journal::Latest;
-use crate::log_length::LogLength;
-use crate::recent::{Recent, Table};
+use crate::error::{self, Severity};
+use crate::journal::Change;
+use crate::memtable::{Memtable, Memtables};
 use crate::rows::{column, micros};
 use crate::schema;
+use crate::wal_length::WalLength;
 
 /// So many bytes of records go into one transaction.
-const PART_BYTES: usize = 512 << 10;
+const CHUNK_BYTES: usize = 512 << 10;
 
 /// What is written into the database, prepared once.
-pub(crate) struct Folder<'c> {
+pub(crate) struct Flusher<'c> {
     connection: &'c Connection,
     path: &'c Path,
-    length: LogLength,
+    wal: WalLength,
     /// From how many pages on SQLite's log is moved into the database.
     checkpoint_pages: u32,
     begin: Statement<'c>,
@@ -33,29 +33,29 @@ pub(crate) struct Folder<'c> {
     rollback: Statement<'c>,
     put: Statement<'c>,
     delete: Statement<'c>,
-    note: Statement<'c>,
+    update_meta: Statement<'c>,
 }
 
 /// How the thread ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Ended {
+pub(crate) enum FlushEnd {
     /// Everything is in the database, and nothing is needed of the journal any more.
     Complete,
     /// The next start folds what is left.
-    Partly,
+    Partial,
 }
 
-impl<'c> Folder<'c> {
+impl<'c> Flusher<'c> {
     pub(crate) fn prepare(
         connection: &'c Connection,
         path: &'c Path,
-        length: LogLength,
+        wal: WalLength,
         checkpoint_pages: u32,
     ) -> rusqlite::Result<Self> {
         Ok(Self {
             connection,
             path,
-            length,
+            wal,
             checkpoint_pages,
             begin: connection.prepare("BEGIN IMMEDIATE")?,
             commit: connection.prepare("COMMIT")?,
@@ -68,7 +68,7 @@ impl<'c> Folder<'c> {
             )?,
             delete: connection.prepare("DELETE FROM operations WHERE id = ?1")?,
             // Without a generation `journal_folded` stays as it is.
-            note: connection.prepare(
+            update_meta: connection.prepare(
                 "UPDATE meta SET value = max(value, CASE name WHEN 'journal_folded' THEN ifnull(?1, 0) ELSE ?2 END)
                  WHERE name IN ('journal_folded', 'versions_reserved')",
             )?,
@@ -76,84 +76,88 @@ impl<'c> Folder<'c> {
     }
 
     /// Folds whatever is sealed until nothing more will be. Fails only where a sync did.
-    pub(crate) fn run(&mut self, recent: &Recent, next: impl Fn()) -> Result<Ended, rusqlite::Error> {
-        let mut troubled = false;
-        while let Some(table) = recent.next_sealed() {
-            let Err(error) = self.fold(&table) else {
-                if std::mem::take(&mut troubled) {
+    pub(crate) fn run(
+        &mut self,
+        memtables: &Memtables,
+        after_attempt: impl Fn(),
+    ) -> Result<FlushEnd, rusqlite::Error> {
+        let mut failing = false;
+        while let Some(table) = memtables.next_frozen() {
+            let Err(error) = self.flush(&table) else {
+                if std::mem::take(&mut failing) {
                     tracing::info!(path = ?self.path, "the embedded store's database can be written again");
                 }
-                recent.folded();
-                next();
-                self.move_log()?;
+                memtables.flushed();
+                after_attempt();
+                self.checkpoint_if_long()?;
                 continue;
             };
-            if error::concerns(&error) == Concerns::Process {
+            if error::severity(&error) == Severity::Fatal {
                 return Err(error);
             }
             let reason = error::explain(&error, self.path);
-            if !std::mem::replace(&mut troubled, true) {
+            if !std::mem::replace(&mut failing, true) {
                 tracing::warn!(
                     cause = reason,
                     next = "see to the disk, or end the program that holds the file: claims are refused once the journal is full",
                     "the embedded store's database could not be written: the journal keeps what was acknowledged, and it is tried again"
                 );
             }
-            let given_up = recent.not_folded(&StoreError::Unavailable { reason });
-            next();
-            if given_up {
-                return Ok(Ended::Partly);
+            let left_to_next_start = memtables.flush_failed(&StoreError::Unavailable { reason });
+            after_attempt();
+            if left_to_next_start {
+                return Ok(FlushEnd::Partial);
             }
         }
-        if recent.is_abandoned() {
-            return Ok(Ended::Partly);
+        if memtables.is_abandoned() {
+            return Ok(FlushEnd::Partial);
         }
-        let ended = if recent.is_empty() { self.note_the_end() } else { Ended::Partly };
-        self.empty_log()?;
+        let ended = if memtables.is_empty() { self.mark_journal_closed() } else { FlushEnd::Partial };
+        self.truncate_wal()?;
         Ok(ended)
     }
 
     /// Writes a table into the database, durably.
-    pub(crate) fn fold(&mut self, table: &Table) -> rusqlite::Result<()> {
-        let mut changes: Vec<_> = table.latest.iter().collect();
+    pub(crate) fn flush(&mut self, table: &Memtable) -> rusqlite::Result<()> {
+        let mut changes: Vec<_> = table.changes.iter().collect();
         // So each page of the index on ids is written in one part only, and not in every one.
         changes.sort_unstable_by_key(|(id, _)| id.as_bytes());
-        let highest = changes.iter().map(|(_, latest)| column(latest.version)).max().unwrap_or(0);
+        let highest = changes.iter().map(|(_, change)| column(change.version)).max().unwrap_or(0);
         let mut rest = changes.as_slice();
         loop {
-            let (part, later) = rest.split_at(part(rest));
+            let (chunk, later) = rest.split_at(chunk_rows(rest));
             rest = later;
             let generation = rest.is_empty().then_some(table.generation);
-            self.write(part, generation, highest).inspect_err(|_| self.undo())?;
+            self.write(chunk, generation, highest).inspect_err(|_| self.undo())?;
             if rest.is_empty() {
                 return Ok(());
             }
-            self.move_log()?;
+            self.checkpoint_if_long()?;
         }
     }
 
     fn write(
         &mut self,
-        part: &[(&RecordId, &Arc<Latest>)],
+        chunk: &[(&RecordId, &Arc<Change>)],
         generation: Option<u64>,
         highest: i64,
     ) -> rusqlite::Result<()> {
         self.begin.execute([])?;
-        for (id, latest) in part {
+        for (id, change) in chunk {
             let id = &id.as_bytes()[..];
-            let Some(row) = &latest.row else {
+            let Some(row) = &change.row else {
                 self.delete.execute([id])?;
                 continue;
             };
             let times = (micros(row.due_at), micros(row.created_at));
             let record = row.record.as_slice();
-            self.put.execute((id, column(latest.version), row.state.name(), times.0, times.1, record))?;
+            self.put.execute((id, column(change.version), row.state.name(), times.0, times.1, record))?;
         }
         // The versions with every part: of a fold that ends in the middle the journal may not be left, in a backup or after
         // a batch that was read at a start was never on the disk. Generations rise by one, and never come near the end of
         // either number.
         let generation = generation.map(|generation| i64::try_from(generation).unwrap_or(i64::MAX));
-        self.note.execute((generation, highest))?;
+        self.update_meta.execute((generation, highest))?;
         self.commit.execute([]).map(drop)
     }
 
@@ -168,13 +172,13 @@ impl<'c> Folder<'c> {
 
     /// Moves SQLite's own log into the database when it has become long; the next transaction begins it anew. Answers
     /// only what concerns the process.
-    fn move_log(&self) -> rusqlite::Result<()> {
-        if self.length.pages() < self.checkpoint_pages {
+    fn checkpoint_if_long(&self) -> rusqlite::Result<()> {
+        if self.wal.pages() < self.checkpoint_pages {
             return Ok(());
         }
         match self.connection.wal_checkpoint_v2(Some(MAIN_DB), CheckpointMode::PASSIVE) {
             Ok((pages, moved)) => tracing::debug!(pages, moved, "moved the log"),
-            Err(error) if error::concerns(&error) == Concerns::Process => return Err(error),
+            Err(error) if error::severity(&error) == Severity::Fatal => return Err(error),
             // The log keeps what could not be moved, and nothing is lost: the next time may do better.
             Err(error) => {
                 tracing::warn!(
@@ -187,25 +191,25 @@ impl<'c> Folder<'c> {
     }
 
     /// The journal is no longer part of the store.
-    fn note_the_end(&self) -> Ended {
-        match schema::journal_is_over(self.connection) {
-            Ok(()) => Ended::Complete,
+    fn mark_journal_closed(&self) -> FlushEnd {
+        match schema::mark_journal_closed(self.connection) {
+            Ok(()) => FlushEnd::Complete,
             Err(error) => {
                 let reason = error::explain(&error, self.path);
                 tracing::warn!(
                     cause = reason,
                     "the journal could not be closed: the next start reads it again"
                 );
-                Ended::Partly
+                FlushEnd::Partial
             }
         }
     }
 
     /// Moves all of the log when everything else has ended, so that the database's file is everything there is.
-    fn empty_log(&self) -> rusqlite::Result<()> {
+    fn truncate_wal(&self) -> rusqlite::Result<()> {
         match self.connection.wal_checkpoint_v2(Some(MAIN_DB), CheckpointMode::TRUNCATE) {
             Ok(_) => Ok(()),
-            Err(error) if error::concerns(&error) == Concerns::Process => Err(error),
+            Err(error) if error::severity(&error) == Severity::Fatal => Err(error),
             // Another program still reads; the next start moves the log.
             Err(error) => {
                 let reason = error::explain(&error, self.path);
@@ -220,12 +224,12 @@ impl<'c> Folder<'c> {
 }
 
 /// How many changes make a part: at least one.
-fn part(changes: &[(&RecordId, &Arc<Latest>)]) -> usize {
+fn chunk_rows(changes: &[(&RecordId, &Arc<Change>)]) -> usize {
     let mut bytes = 0;
-    let fits = |(_, latest): &&(&RecordId, &Arc<Latest>)| {
+    let fits = |(_, change): &&(&RecordId, &Arc<Change>)| {
         let before = bytes;
-        bytes += latest.row.as_ref().map_or(0, |row| row.record.len()) + 64;
-        before < PART_BYTES
+        bytes += change.row.as_ref().map_or(0, |row| row.record.len()) + 64;
+        before < CHUNK_BYTES
     };
     changes.iter().take_while(fits).count()
 }
