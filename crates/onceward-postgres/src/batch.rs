@@ -8,12 +8,12 @@ use onceward::store::driver::{AnswerSender, RawRecord, RawSeen};
 use onceward::{RecordId, Timestamp};
 use tokio_postgres::types::ToSql;
 
-use crate::error::{Failed, Meaning};
+use crate::error::{ErrorKind, StatementError};
 use crate::job::{Forget, Loaded, Swap, Written};
-use crate::lane::Lane;
-use crate::queue::{Alike, Job, Work};
+use crate::queue::{Job, SwapGroup, Work};
 use crate::statements::Sql;
 use crate::values::{At, Id, column, version};
+use crate::worker::Worker;
 
 /// A statement that lost a deadlock, or met a concurrent write under a stricter isolation than it needs, is sent again.
 /// Each loss means that somebody else went on, so more than a few in a row mean that something is wrong.
@@ -30,7 +30,7 @@ enum Kind {
     Update,
 }
 
-impl Lane {
+impl Worker {
     pub(crate) async fn carry_out(&mut self, work: Work) {
         match work {
             Work::Claims(batch) => self.swap(Kind::Claim, batch).await,
@@ -40,14 +40,14 @@ impl Lane {
         }
     }
 
-    async fn swap(&mut self, kind: Kind, mut batch: Vec<Alike>) {
+    async fn swap(&mut self, kind: Kind, mut batch: Vec<SwapGroup>) {
         // It may have taken a while to connect.
-        batch.retain_mut(Alike::is_wanted);
+        batch.retain_mut(SwapGroup::is_wanted);
         if batch.is_empty() {
             return;
         }
         let answers = self.write(kind, &mut batch).await;
-        for (Alike { first, followers }, answer) in batch.into_iter().zip(answers) {
+        for (SwapGroup { first, followers }, answer) in batch.into_iter().zip(answers) {
             self.answer_followers(&first, followers, &answer);
             first.answer.send(answer);
         }
@@ -60,7 +60,7 @@ impl Lane {
         }
         self.counters().swaps.add(followers.len());
         for follower in followers {
-            let told = match answer {
+            let result = match answer {
                 Ok(Written::Applied { version, now }) => {
                     let record = RawRecord { version: *version, bytes: first.row.record.clone() };
                     Ok(Written::Conflict(RawSeen { now: *now, record: Some(record) }))
@@ -80,15 +80,17 @@ impl Lane {
                     reason: format!("another write of the same key was sent, and failed: {error}"),
                 }),
             };
-            follower.answer.send(told);
+            follower.answer.send(result);
         }
     }
 
     /// One statement for all of these, or one for each where one of them cannot be stored, or is locked or damaged.
-    async fn write(&mut self, kind: Kind, batch: &mut [Alike]) -> Vec<Result<Written, StoreError>> {
+    async fn write(&mut self, kind: Kind, batch: &mut [SwapGroup]) -> Vec<Result<Written, StoreError>> {
         let mut answers = match self.write_at_once(kind, &firsts(batch)).await {
             Ok(answers) => answers,
-            Err(failed) if matches!(failed.meaning, Meaning::Row | Meaning::Stuck) && batch.len() > 1 => {
+            Err(failed)
+                if matches!(failed.kind, ErrorKind::BadRow | ErrorKind::RowBlocked) && batch.len() > 1 =>
+            {
                 self.write_one_by_one(kind, batch, &failed).await
             }
             Err(failed) => vec![Err(failed.of_write()); batch.len()],
@@ -113,7 +115,7 @@ impl Lane {
             .map(|(swap, _)| swap.id)
             .collect();
         self.counters().ambiguous.add(lost.len());
-        self.shared().doubts.raise(&lost);
+        self.context().unconfirmed.add(&lost);
         self.counters().swaps.add(swaps.len());
         answers
     }
@@ -121,25 +123,25 @@ impl Lane {
     async fn write_one_by_one(
         &mut self,
         kind: Kind,
-        batch: &mut [Alike],
-        together: &Failed,
+        batch: &mut [SwapGroup],
+        together: &StatementError,
     ) -> Vec<Result<Written, StoreError>> {
         let mut answers = Vec::with_capacity(batch.len());
         let mut stuck = 0;
-        for alike in batch {
+        for group in batch {
             if stuck == STUCK_MAX {
-                answers.push(Err(Failed::not_done(together.reason.clone()).of_write()));
+                answers.push(Err(StatementError::not_done(together.reason.clone()).of_write()));
                 continue;
             }
             // The ones before may have taken seconds each.
-            if !alike.is_wanted() {
-                answers.push(Err(Failed::not_done(NOBODY_WAITS).of_write()));
+            if !group.is_wanted() {
+                answers.push(Err(StatementError::not_done(NOBODY_WAITS).of_write()));
                 continue;
             }
-            answers.push(match self.write_at_once(kind, &[&alike.first]).await {
+            answers.push(match self.write_at_once(kind, &[&group.first]).await {
                 Ok(mut answer) => answer.pop().unwrap_or_else(|| Err(unanswered())),
                 Err(failed) => {
-                    stuck += u32::from(failed.meaning == Meaning::Stuck);
+                    stuck += u32::from(failed.kind == ErrorKind::RowBlocked);
                     Err(failed.of_write())
                 }
             });
@@ -151,20 +153,20 @@ impl Lane {
         &mut self,
         kind: Kind,
         swaps: &[&Swap],
-    ) -> Result<Vec<Result<Written, StoreError>>, Failed> {
+    ) -> Result<Vec<Result<Written, StoreError>>, StatementError> {
         let columns = Columns::of(swaps);
         let now = self.now();
-        let shared = self.shared();
+        let context = self.context();
         let parameters = columns.parameters(&now);
-        if let Some(note) = &shared.statements.note {
-            self.send(note, &parameters).await.map_err(|failed| Failed::not_done(failed.reason))?;
+        if let Some(note) = &context.statements.note {
+            self.send(note, &parameters).await.map_err(|failed| StatementError::not_done(failed.reason))?;
         }
         let sql = match kind {
-            Kind::Claim => &shared.statements.claim,
-            Kind::Update => &shared.statements.update,
+            Kind::Claim => &context.statements.claim,
+            Kind::Update => &context.statements.update,
         };
-        shared.counters.batches.add(1);
-        shared.counters.largest_batch.raise_to(swaps.len());
+        context.counters.batches.add(1);
+        context.counters.largest_batch.raise_to(swaps.len());
         let rows = self.send(sql, &parameters).await?;
         let mut found = HashMap::with_capacity(rows.len());
         for row in rows {
@@ -180,8 +182,8 @@ impl Lane {
                 Ok((id.0, written))
             };
             // The statement is committed; only what it said is lost.
-            let (id, written) =
-                read().map_err(|error| Failed { meaning: Meaning::Lost, reason: error.to_string() })?;
+            let (id, written) = read()
+                .map_err(|error| StatementError { kind: ErrorKind::AnswerLost, reason: error.to_string() })?;
             found.insert(id, written);
         }
         Ok(self.complete(swaps, found).await)
@@ -234,21 +236,25 @@ impl Lane {
     }
 
     /// What stands there for these ids, and the time.
-    async fn read(&mut self, ids: &[Id]) -> Result<(Timestamp, HashMap<RecordId, RawRecord<Bytes>>), Failed> {
+    async fn read(
+        &mut self,
+        ids: &[Id],
+    ) -> Result<(Timestamp, HashMap<RecordId, RawRecord<Bytes>>), StatementError> {
         let now = self.now();
-        let shared = self.shared();
-        let rows = self.send(&shared.statements.load, &[&ids, &now]).await?;
-        let unread = |error: tokio_postgres::Error| Failed::not_done(error.to_string());
-        let mut told = None;
+        let context = self.context();
+        let rows = self.send(&context.statements.load, &[&ids, &now]).await?;
+        let unread = |error: tokio_postgres::Error| StatementError::not_done(error.to_string());
+        let mut server_time = None;
         let mut stored = HashMap::with_capacity(rows.len());
         for row in rows {
-            told = Some(row.try_get::<_, At>(3).map_err(unread)?.0);
+            server_time = Some(row.try_get::<_, At>(3).map_err(unread)?.0);
             if let Some(id) = row.try_get::<_, Option<Id>>(0).map_err(unread)? {
                 let bytes = Bytes::from(row.try_get::<_, Vec<u8>>(2).map_err(unread)?);
                 stored.insert(id.0, RawRecord { version: version(row.try_get(1).map_err(unread)?), bytes });
             }
         }
-        let now = told.ok_or_else(|| Failed::not_done("the database did not tell the time"))?;
+        let now =
+            server_time.ok_or_else(|| StatementError::not_done("the database did not tell the time"))?;
         Ok((now, stored))
     }
 
@@ -258,12 +264,12 @@ impl Lane {
             Ok(()) => self.read(&ids).await,
             Err(failed) => Err(failed),
         };
-        let split = matches!(&together, Err(failed) if failed.meaning == Meaning::Stuck) && ids.len() > 1;
+        let split = matches!(&together, Err(failed) if failed.kind == ErrorKind::RowBlocked) && ids.len() > 1;
         let mut stuck = 0;
         for (id, answers) in batch {
             let alone = if split && stuck < STUCK_MAX { Some(self.read(&[Id(id)]).await) } else { None };
             let read = alone.as_ref().unwrap_or(&together);
-            stuck += u32::from(matches!(read, Err(failed) if failed.meaning == Meaning::Stuck));
+            stuck += u32::from(matches!(read, Err(failed) if failed.kind == ErrorKind::RowBlocked));
             self.counters().loads.add(answers.len());
             for answer in answers {
                 answer.send(match read {
@@ -276,13 +282,15 @@ impl Lane {
 
     /// Before a write whose answer was lost is looked for: what is seen on this machine alone could be lost with it, so the
     /// standbys must have it first. Until they do, this waits, or fails.
-    async fn confirm(&mut self, ids: &[Id]) -> Result<(), Failed> {
-        let shared = self.shared();
-        let (Some(doubts), Some(confirm)) = (shared.doubts.among(ids), &shared.statements.confirm) else {
+    async fn confirm(&mut self, ids: &[Id]) -> Result<(), StatementError> {
+        let context = self.context();
+        let (Some(unconfirmed), Some(confirm)) =
+            (context.unconfirmed.among(ids), &context.statements.confirm)
+        else {
             return Ok(());
         };
         self.send(confirm, &[]).await?;
-        shared.doubts.settle(&doubts);
+        context.unconfirmed.remove(&unconfirmed);
         Ok(())
     }
 
@@ -293,9 +301,9 @@ impl Lane {
         records.dedup();
         let ids: Vec<_> = records.iter().map(|(id, _)| Id(*id)).collect();
         let versions: Vec<_> = records.iter().map(|(_, version)| column(*version)).collect();
-        let shared = self.shared();
-        let forgotten = self.send(&shared.statements.forget, &[&ids, &versions]).await;
-        if matches!(&forgotten, Err(failed) if failed.meaning == Meaning::Lost) {
+        let context = self.context();
+        let forgotten = self.send(&context.statements.forget, &[&ids, &versions]).await;
+        if matches!(&forgotten, Err(failed) if failed.kind == ErrorKind::AnswerLost) {
             self.counters().ambiguous.add(1);
         }
         forget.answer.send(forgotten.map(|rows| rows.len()).map_err(|failed| failed.of_write()));
@@ -306,14 +314,14 @@ impl Lane {
         &mut self,
         sql: &Sql,
         parameters: &[&(dyn ToSql + Sync)],
-    ) -> Result<Vec<tokio_postgres::Row>, Failed> {
+    ) -> Result<Vec<tokio_postgres::Row>, StatementError> {
         let mut attempts = 0;
         loop {
             attempts += 1;
-            let link = self.link().await?;
-            match link.ask(sql, parameters).await {
+            let connection = self.connection().await?;
+            match connection.ask(sql, parameters).await {
                 Err(failed)
-                    if matches!(failed.meaning, Meaning::Again | Meaning::Unprepared)
+                    if matches!(failed.kind, ErrorKind::Retry | ErrorKind::Unprepared)
                         && attempts < ATTEMPTS_MAX =>
                 {
                     self.counters().retries.add(1);
@@ -339,8 +347,8 @@ fn is_seen(swap: &Swap, found: &HashMap<RecordId, Written>) -> bool {
 /// What a swap is told that was given up before it was sent: nobody hears it.
 const NOBODY_WAITS: &str = "its caller gave up before it was sent";
 
-fn firsts(batch: &[Alike]) -> Vec<&Swap> {
-    batch.iter().map(|alike| &alike.first).collect()
+fn firsts(batch: &[SwapGroup]) -> Vec<&Swap> {
+    batch.iter().map(|group| &group.first).collect()
 }
 
 fn unanswered() -> StoreError {

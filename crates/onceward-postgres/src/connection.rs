@@ -12,7 +12,7 @@ use tokio_postgres::types::{ToSql, Type};
 use tokio_postgres::{AsyncMessage, Client, Config, Row, Statement};
 use tokio_postgres_rustls::MakeRustlsConnect;
 
-use crate::error::{self, Connection, Failed, Meaning};
+use crate::error::{self, ConnectionState, ErrorKind, StatementError};
 use crate::statements::{SLOTS, Sql};
 use crate::statistics::Counters;
 use crate::url::Prepared;
@@ -59,25 +59,25 @@ impl Dialer {
         }
     }
 
-    pub(crate) async fn connect(&self) -> Result<Link, Failed> {
+    pub(crate) async fn connect(&self) -> Result<Connection, StatementError> {
         if !self.limits_refused.load(Ordering::Relaxed) {
             let mut config = self.config.clone();
             config.options(&self.limits);
             match self.connect_with(&config).await {
-                Err(Dialed::NotPassedOn) => {
+                Err(DialError::LimitsRefused) => {
                     tracing::warn!(
                         next = "set it on the role, as docs/postgres.md says",
                         "the server or a pooler takes no statement_timeout with the connection: a statement that hangs is not ended"
                     );
                     self.limits_refused.store(true, Ordering::Relaxed);
                 }
-                done => return done.map_err(Dialed::failed),
+                done => return done.map_err(DialError::failed),
             }
         }
-        self.connect_with(&self.config).await.map_err(Dialed::failed)
+        self.connect_with(&self.config).await.map_err(DialError::failed)
     }
 
-    async fn connect_with(&self, config: &Config) -> Result<Link, Dialed> {
+    async fn connect_with(&self, config: &Config) -> Result<Connection, DialError> {
         // The library limits how long each address may take to accept, and not how long the server may then be silent.
         let limit =
             config.get_connect_timeout().copied().unwrap_or(self.answer_timeout).max(self.answer_timeout);
@@ -85,21 +85,21 @@ impl Dialer {
             biased;
             connected = config.connect(self.tls.clone()) => connected,
             () = sleep(limit) => {
-                return Err(Dialed::Failed(format!("the server did not answer within {limit:?}")));
+                return Err(DialError::StatementError(format!("the server did not answer within {limit:?}")));
             }
         };
         let (client, mut connection) = connected.map_err(|error| match error.as_db_error() {
-            Some(told)
-                if *told.code() == SqlState::PROTOCOL_VIOLATION
-                    && told.message().contains("startup parameter") =>
+            Some(db_error)
+                if *db_error.code() == SqlState::PROTOCOL_VIOLATION
+                    && db_error.message().contains("startup parameter") =>
             {
-                Dialed::NotPassedOn
+                DialError::LimitsRefused
             }
-            _ => Dialed::Failed(error::words(&error)),
+            _ => DialError::StatementError(error::words(&error)),
         })?;
         self.counters.connections.add(1);
-        let doubt = Arc::new(AtomicBool::new(false));
-        let doubted = doubt.clone();
+        let warned = Arc::new(AtomicBool::new(false));
+        let warning = warned.clone();
         let driver = tokio::spawn(async move {
             while let Some(message) = poll_fn(|context| connection.poll_message(context)).await {
                 match message {
@@ -107,7 +107,7 @@ impl Dialer {
                         // None of our statements gives cause for a warning but one: that a commit no longer waits for
                         // the standby it was promised to. Its words depend on the server's language.
                         if matches!(notice.parsed_severity(), Some(Severity::Warning)) {
-                            doubted.store(true, Ordering::Release);
+                            warning.store(true, Ordering::Release);
                         }
                     }
                     Ok(_) => {}
@@ -119,61 +119,71 @@ impl Dialer {
                 }
             }
         });
-        Ok(Link {
+        Ok(Connection {
             client: Arc::new(client),
             driver,
-            doubt,
+            warned,
             prepared: self.prepared,
             statements: (0..SLOTS).map(|_| None).collect(),
             answer_timeout: self.answer_timeout,
-            connection: Connection::Usable,
+            state: ConnectionState::Usable,
             counters: self.counters.clone(),
         })
     }
 }
 
-enum Dialed {
+enum DialError {
     /// Somebody on the way refuses the settings that come with a connection.
-    NotPassedOn,
-    Failed(String),
+    LimitsRefused,
+    StatementError(String),
 }
 
-impl Dialed {
-    fn failed(self) -> Failed {
+impl DialError {
+    fn failed(self) -> StatementError {
         match self {
-            Self::NotPassedOn => Failed::not_done("the server refuses the settings of the connection"),
-            Self::Failed(reason) => Failed::not_done(format!("no connection to the database: {reason}")),
+            Self::LimitsRefused => {
+                StatementError::not_done("the server refuses the settings of the connection")
+            }
+            Self::StatementError(reason) => {
+                StatementError::not_done(format!("no connection to the database: {reason}"))
+            }
         }
     }
 }
 
 /// A connection.
-pub(crate) struct Link {
+pub(crate) struct Connection {
     client: Arc<Client>,
     driver: JoinHandle<()>,
-    doubt: Arc<AtomicBool>,
+    warned: Arc<AtomicBool>,
     prepared: Prepared,
     statements: Vec<Option<Statement>>,
     answer_timeout: Duration,
-    connection: Connection,
+    state: ConnectionState,
     counters: Arc<Counters>,
 }
 
-impl Link {
+impl Connection {
     pub(crate) fn is_usable(&self) -> bool {
-        self.connection == Connection::Usable && !self.client.is_closed()
+        self.state == ConnectionState::Usable && !self.client.is_closed()
     }
 
     /// Sends a statement as a transaction of its own, and waits until it is committed.
-    pub(crate) async fn ask(&mut self, sql: &Sql, parameters: &Parameters<'_>) -> Result<Vec<Row>, Failed> {
+    pub(crate) async fn ask(
+        &mut self,
+        sql: &Sql,
+        parameters: &Parameters<'_>,
+    ) -> Result<Vec<Row>, StatementError> {
         if !self.is_usable() {
-            return Err(Failed::not_done("the connection to the database was lost before anything was sent"));
+            return Err(StatementError::not_done(
+                "the connection to the database was lost before anything was sent",
+            ));
         }
         let statement = match self.prepared {
             Prepared::Off => None,
             Prepared::On => Some(self.prepare(sql).await?),
         };
-        self.doubt.store(false, Ordering::Release);
+        self.warned.store(false, Ordering::Release);
         self.counters.statements.add(1);
         let client = self.client.clone();
         let answer = async {
@@ -187,19 +197,19 @@ impl Link {
             }
         };
         match self.in_time(answer).await {
-            Some(Ok(_)) if self.doubt.load(Ordering::Acquire) => {
-                self.connection = Connection::Over;
+            Some(Ok(_)) if self.warned.load(Ordering::Acquire) => {
+                self.state = ConnectionState::Broken;
                 let reason =
                     "the server gave a warning with the commit: it may no longer have waited for its standby";
-                Err(Failed { meaning: Meaning::Lost, reason: reason.to_owned() })
+                Err(StatementError { kind: ErrorKind::AnswerLost, reason: reason.to_owned() })
             }
             Some(Ok(rows)) => Ok(rows),
             Some(Err(error)) => Err(self.failed(&error)),
-            None => Err(self.gave_up(Meaning::Lost)),
+            None => Err(self.timed_out(ErrorKind::AnswerLost)),
         }
     }
 
-    async fn prepare(&mut self, sql: &Sql) -> Result<Statement, Failed> {
+    async fn prepare(&mut self, sql: &Sql) -> Result<Statement, StatementError> {
         if let Some(Some(statement)) = self.statements.get(sql.slot) {
             return Ok(statement.clone());
         }
@@ -212,15 +222,15 @@ impl Link {
                 Ok(statement)
             }
             Some(Err(error)) => {
-                let Failed { meaning, reason } = self.failed(&error);
+                let StatementError { kind, reason } = self.failed(&error);
                 // To prepare a statement writes nothing, whatever became of the answer.
-                let meaning = match meaning {
-                    Meaning::Lost | Meaning::Row | Meaning::Stuck => Meaning::NotDone,
-                    Meaning::Again | Meaning::Unprepared | Meaning::NotDone => meaning,
+                let kind = match kind {
+                    ErrorKind::AnswerLost | ErrorKind::BadRow | ErrorKind::RowBlocked => ErrorKind::NotDone,
+                    ErrorKind::Retry | ErrorKind::Unprepared | ErrorKind::NotDone => kind,
                 };
-                Err(Failed { meaning, reason })
+                Err(StatementError { kind, reason })
             }
-            None => Err(self.gave_up(Meaning::NotDone)),
+            None => Err(self.timed_out(ErrorKind::NotDone)),
         }
     }
 
@@ -232,26 +242,29 @@ impl Link {
         }
     }
 
-    fn failed(&mut self, error: &tokio_postgres::Error) -> Failed {
+    fn failed(&mut self, error: &tokio_postgres::Error) -> StatementError {
         let (failed, connection) = error::of_statement(error);
-        if connection == Connection::Over || self.client.is_closed() {
-            self.connection = Connection::Over;
+        if connection == ConnectionState::Broken || self.client.is_closed() {
+            self.state = ConnectionState::Broken;
         }
         failed
     }
 
     /// Nobody answers. The server is not asked to stop: a commit that waits for its standby would then no longer wait, and
     /// others would see what only one machine has. A statement that waits for a lock ends by its own limit.
-    fn gave_up(&mut self, meaning: Meaning) -> Failed {
-        self.connection = Connection::Over;
-        Failed { meaning, reason: format!("the database did not answer within {:?}", self.answer_timeout) }
+    fn timed_out(&mut self, kind: ErrorKind) -> StatementError {
+        self.state = ConnectionState::Broken;
+        StatementError {
+            kind,
+            reason: format!("the database did not answer within {:?}", self.answer_timeout),
+        }
     }
 }
 
-impl Drop for Link {
+impl Drop for Connection {
     fn drop(&mut self) {
         // The client's end lets the connection say good-bye; one that hangs would never come to it.
-        if self.connection == Connection::Over {
+        if self.state == ConnectionState::Broken {
             self.driver.abort();
         }
     }

@@ -20,7 +20,7 @@ pub enum OpenError {
         /// What is wrong.
         reason: String,
     },
-    /// The server cannot be reached, or lets nobody in.
+    /// The server cannot be caught_up, or lets nobody in.
     #[error("the database {url} cannot be used: {reason}")]
     Unreachable {
         /// Which one, without its password.
@@ -62,78 +62,81 @@ pub enum OpenError {
 
 /// What a failed statement means.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct Failed {
-    pub meaning: Meaning,
+pub(crate) struct StatementError {
+    pub kind: ErrorKind,
     pub reason: String,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Meaning {
+pub(crate) enum ErrorKind {
     /// Nothing was written, because two transactions were in each other's way: the same statement may be sent again.
-    Again,
+    Retry,
     /// Nothing was written, because of what one of the rows is.
-    Row,
+    BadRow,
     /// Nothing was written, because of how one of the rows stands there: locked by somebody, or damaged. Others may do.
-    Stuck,
+    RowBlocked,
     /// Nothing was written, because the connection does not know the statement that it prepared: it is prepared anew.
     Unprepared,
     /// Nothing was written.
     NotDone,
     /// The answer was lost. What was sent may be carried out, now or later.
-    Lost,
+    AnswerLost,
 }
 
 /// Whether the connection can be used again.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Connection {
+pub(crate) enum ConnectionState {
     Usable,
-    Over,
+    Broken,
 }
 
 /// What an error of a statement that was sent means.
-pub(crate) fn of_statement(error: &tokio_postgres::Error) -> (Failed, Connection) {
-    let Some(told) = error.as_db_error() else {
-        return (Failed { meaning: Meaning::Lost, reason: words(error) }, Connection::Over);
+pub(crate) fn of_statement(error: &tokio_postgres::Error) -> (StatementError, ConnectionState) {
+    let Some(db_error) = error.as_db_error() else {
+        return (
+            StatementError { kind: ErrorKind::AnswerLost, reason: words(error) },
+            ConnectionState::Broken,
+        );
     };
-    let code = told.code();
+    let code = db_error.code();
     // Whoever ends the connection may do so after the commit and before its answer.
-    let ended = !matches!(told.parsed_severity(), Some(Severity::Error));
+    let ended = !matches!(db_error.parsed_severity(), Some(Severity::Error));
     let class = code.code().get(..2).unwrap_or("");
-    let (meaning, connection) = match class {
+    let (kind, connection) = match class {
         _ if ended || *code == SqlState::T_R_STATEMENT_COMPLETION_UNKNOWN => {
-            (Meaning::Lost, Connection::Over)
+            (ErrorKind::AnswerLost, ConnectionState::Broken)
         }
-        "08" | "57" if *code != SqlState::QUERY_CANCELED => (Meaning::Lost, Connection::Over),
-        "40" => (Meaning::Again, Connection::Usable),
-        "26" => (Meaning::Unprepared, Connection::Over),
+        "08" | "57" if *code != SqlState::QUERY_CANCELED => (ErrorKind::AnswerLost, ConnectionState::Broken),
+        "40" => (ErrorKind::Retry, ConnectionState::Usable),
+        "26" => (ErrorKind::Unprepared, ConnectionState::Broken),
         // A prepared statement from before a migration, or one by that name on somebody else's connection.
         _ if *code == SqlState::FEATURE_NOT_SUPPORTED || *code == SqlState::DUPLICATE_PSTATEMENT => {
-            (Meaning::Unprepared, Connection::Over)
+            (ErrorKind::Unprepared, ConnectionState::Broken)
         }
         // This server has become a standby: another one may be found in its place.
-        _ if *code == SqlState::READ_ONLY_SQL_TRANSACTION => (Meaning::NotDone, Connection::Over),
-        "22" | "23" | "44" | "54" | "P0" => (Meaning::Row, Connection::Usable),
-        "XX" => (Meaning::Stuck, Connection::Usable),
-        _ if *code == SqlState::LOCK_NOT_AVAILABLE => (Meaning::Stuck, Connection::Usable),
-        _ => (Meaning::NotDone, Connection::Usable),
+        _ if *code == SqlState::READ_ONLY_SQL_TRANSACTION => (ErrorKind::NotDone, ConnectionState::Broken),
+        "22" | "23" | "44" | "54" | "P0" => (ErrorKind::BadRow, ConnectionState::Usable),
+        "XX" => (ErrorKind::RowBlocked, ConnectionState::Usable),
+        _ if *code == SqlState::LOCK_NOT_AVAILABLE => (ErrorKind::RowBlocked, ConnectionState::Usable),
+        _ => (ErrorKind::NotDone, ConnectionState::Usable),
     };
-    (Failed { meaning, reason: explain(told) }, connection)
+    (StatementError { kind, reason: explain(db_error) }, connection)
 }
 
-impl Failed {
+impl StatementError {
     pub(crate) fn not_done(reason: impl Into<String>) -> Self {
-        Self { meaning: Meaning::NotDone, reason: reason.into() }
+        Self { kind: ErrorKind::NotDone, reason: reason.into() }
     }
 
     /// What a failed write is called.
     pub(crate) fn of_write(&self) -> StoreError {
         let reason = self.reason.clone();
-        match self.meaning {
-            Meaning::Lost => StoreError::Ambiguous { reason },
-            Meaning::Row => {
+        match self.kind {
+            ErrorKind::AnswerLost => StoreError::Ambiguous { reason },
+            ErrorKind::BadRow => {
                 StoreError::Refused { reason: format!("the database did not take the row: {reason}") }
             }
-            Meaning::Again | Meaning::Stuck | Meaning::Unprepared | Meaning::NotDone => {
+            ErrorKind::Retry | ErrorKind::RowBlocked | ErrorKind::Unprepared | ErrorKind::NotDone => {
                 StoreError::Unavailable { reason }
             }
         }
@@ -146,9 +149,9 @@ impl Failed {
 }
 
 /// A server's error in words, with what to do. Its detail is left out: it repeats values, and a value may be a key.
-pub(crate) fn explain(told: &DbError) -> String {
-    let code = told.code();
-    let text = format!("{} ({})", told.message(), code.code());
+pub(crate) fn explain(db_error: &DbError) -> String {
+    let code = db_error.code();
+    let text = format!("{} ({})", db_error.message(), code.code());
     let advice = if *code == SqlState::UNDEFINED_TABLE || *code == SqlState::UNDEFINED_COLUMN {
         "the tables are not as this version needs them: run `onceward migrate`"
     } else if *code == SqlState::INSUFFICIENT_PRIVILEGE {
@@ -175,8 +178,8 @@ pub(crate) fn explain(told: &DbError) -> String {
 
 /// Any error in words.
 pub(crate) fn words(error: &tokio_postgres::Error) -> String {
-    if let Some(told) = error.as_db_error() {
-        return explain(told);
+    if let Some(db_error) = error.as_db_error() {
+        return explain(db_error);
     }
     let mut text = error.to_string();
     let mut cause = std::error::Error::source(error);

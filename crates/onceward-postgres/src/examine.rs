@@ -154,9 +154,9 @@ fn synchronous_standby_names(found: Option<String>) -> Finding {
 
 async fn clock(client: &Client) -> Result<Finding, tokio_postgres::Error> {
     let sent = SystemClock.now();
-    let told = scalar(client, "SELECT (extract(epoch FROM clock_timestamp()) * 1000000)::bigint").await?;
+    let answer = scalar(client, "SELECT (extract(epoch FROM clock_timestamp()) * 1000000)::bigint").await?;
     let received = SystemClock.now();
-    let server = told.and_then(|told| told.parse().ok()).map(Timestamp::from_micros);
+    let server = answer.and_then(|micros| micros.parse().ok()).map(Timestamp::from_micros);
     let Some(server) = server else {
         return Ok(finding("clock", None, Health::Warning, "the server did not tell the time"));
     };

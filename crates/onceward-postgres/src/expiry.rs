@@ -8,11 +8,11 @@ use std::time::Duration;
 use onceward::{RecordId, StateKind, Timestamp};
 
 use crate::cursor::{Position, Walk};
-use crate::error::Failed;
-use crate::lane::Lane;
-use crate::listing::{Filling, Head, read};
-use crate::quiet::{minute, start_of};
+use crate::error::StatementError;
+use crate::listing::{ListedRow, PageBuilder, read};
+use crate::swept_minutes::{minute, start_of};
 use crate::values::{At, Id};
+use crate::worker::Worker;
 
 /// More claims in a minute than this are a crowd.
 const CROWD: usize = 2_000;
@@ -28,7 +28,7 @@ fn before(at: Timestamp) -> (At, Id) {
     }
 }
 
-impl Head {
+impl ListedRow {
     /// When it expires, if it does.
     fn expiry(&self) -> Option<Timestamp> {
         let settled = matches!(self.state, Some(StateKind::Completed | StateKind::FailedRetryable));
@@ -36,15 +36,19 @@ impl Head {
     }
 }
 
-impl Lane {
-    pub(crate) async fn walk_expiry(&mut self, filling: &mut Filling, now: Timestamp) -> Result<(), Failed> {
-        let shared = self.shared();
-        let quiet = &shared.quiet;
+impl Worker {
+    pub(crate) async fn walk_expiry(
+        &mut self,
+        builder: &mut PageBuilder,
+        now: Timestamp,
+    ) -> Result<(), StatementError> {
+        let context = self.context();
+        let swept = &context.swept;
         loop {
-            let mut position = filling.at;
+            let mut position = builder.at;
             // Only from the beginning of a minute: what is listed half is listed to its end.
             if position.walk == Walk::Expiry && position.at == Timestamp::from_micros(0) {
-                position.from = start_of(quiet.skip(minute(position.from), now));
+                position.from = start_of(swept.first_unswept(minute(position.from), now));
             }
             let (at, id) = match position.walk {
                 Walk::Crowd => (At(position.at), Id(position.id)),
@@ -64,7 +68,7 @@ impl Lane {
             let crowd = position.walk == Walk::Crowd && first == minute(position.at);
             if crowd || (cut && same == heads.len()) {
                 if !crowd {
-                    quiet.open_crowd(first);
+                    swept.begin_crowd(first);
                 }
                 for head in heads.iter().take(same) {
                     let to = Position {
@@ -73,17 +77,17 @@ impl Lane {
                         at: head.created_at,
                         id: head.id,
                     };
-                    if !filling.pass(head, to) {
+                    if !builder.pass(head, to) {
                         return Ok(());
                     }
                     if let Some(expiry) = head.expiry() {
-                        quiet.see_in_crowd(first, expiry);
+                        swept.note_expiry_in_crowd(first, expiry);
                     }
                 }
                 if cut && same == heads.len() {
                     continue;
                 }
-                quiet.close_crowd(first, now);
+                swept.end_crowd(first, now);
             } else {
                 let mut rows: Vec<_> = heads.into_iter().take(same).collect();
                 rows.sort_by_key(|head| (head.expires_at, head.id));
@@ -93,32 +97,39 @@ impl Lane {
                     let at = head.expires_at.unwrap_or(Timestamp::from_micros(0));
                     let asked_for_already = resumed.is_some_and(|after| (at, head.id) <= after);
                     // Those that are not asked for come at any time, and are passed without a trace.
-                    if !head.asked_for || asked_for_already {
+                    if !head.matches || asked_for_already {
                         continue;
                     }
                     let to = Position { walk: Walk::Expiry, from: start_of(first), at, id: head.id };
-                    if !filling.pass(head, to) {
+                    if !builder.pass(head, to) {
                         return Ok(());
                     }
                 }
-                filling.budget.count_looks(rows.len());
-                let first_expiry = rows.iter().filter_map(Head::expiry).min().unwrap_or(Timestamp::NEVER);
-                quiet.rest(minute(position.from)..first.saturating_add(1), first_expiry, now);
+                builder.budget.count_looks(rows.len());
+                let first_expiry =
+                    rows.iter().filter_map(ListedRow::expiry).min().unwrap_or(Timestamp::NEVER);
+                swept.mark_swept(minute(position.from)..first.saturating_add(1), first_expiry, now);
             }
             // On to the next minute, from its beginning.
-            filling.at =
+            builder.at =
                 Position { from: start_of(first.saturating_add(1)), ..Position::start(Walk::Expiry) };
-            if filling.budget.is_full() {
-                filling.more = true;
+            if builder.budget.is_full() {
+                builder.more = true;
                 return Ok(());
             }
         }
     }
 
-    async fn claims_after(&mut self, at: At, id: Id, now: Timestamp) -> Result<Vec<Head>, Failed> {
-        let shared = self.shared();
+    async fn claims_after(
+        &mut self,
+        at: At,
+        id: Id,
+        now: Timestamp,
+    ) -> Result<Vec<ListedRow>, StatementError> {
+        let context = self.context();
         let most = i64::try_from(CROWD + 1).unwrap_or(i64::MAX);
-        let rows = self.send(&shared.statements.lists.all, &[&at, &id, &At(Timestamp::NEVER), &most]).await?;
+        let rows =
+            self.send(&context.statements.lists.all, &[&at, &id, &At(Timestamp::NEVER), &most]).await?;
         read(&rows, 0, |row| {
             let (state, expires_at): (&str, Option<At>) = (row.try_get(1)?, row.try_get(5)?);
             let settled = matches!(
@@ -129,13 +140,13 @@ impl Lane {
         })
     }
 
-    async fn note_overdue(&mut self, heads: &[Head], now: Timestamp) -> Result<(), Failed> {
+    async fn note_overdue(&mut self, heads: &[ListedRow], now: Timestamp) -> Result<(), StatementError> {
         let overdue: Vec<_> = heads
             .iter()
             .filter(|head| matches!(head.state, Some(StateKind::InProgress | StateKind::Unknown)))
             .filter(|head| now.since(head.created_at) > OVERDUE)
             .map(|head| (Id(head.id), None))
             .collect();
-        self.mend(&overdue).await
+        self.correct_due(&overdue).await
     }
 }

@@ -48,7 +48,7 @@ impl Forget {
     }
 }
 
-/// A record as it goes into the table. Made on the caller's task, so that the connection's only copies it.
+/// A record as it goes into the table. AppliedBy on the caller's task, so that the connection's only copies it.
 #[derive(Clone)]
 pub(crate) struct Row {
     pub state: StateKind,

@@ -23,26 +23,26 @@
 //! ```
 
 mod batch;
+mod connection;
 mod cursor;
-mod doubts;
 mod error;
 mod examine;
 mod expiry;
 mod job;
-mod lane;
 mod leases;
-mod link;
 mod listing;
 mod migrate;
 mod options;
 mod queue;
-mod quiet;
 mod schema;
 mod statements;
 mod statistics;
+mod swept_minutes;
 mod tls;
+mod unconfirmed;
 mod url;
 mod values;
+mod worker;
 
 use std::sync::atomic::AtomicUsize;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -62,15 +62,15 @@ pub use schema::print_sql;
 pub use statistics::Statistics;
 pub use url::{Flavor, PostgresUrl, Prepared, Tls, UrlError};
 
-use doubts::Doubts;
+use connection::Dialer;
 use job::{Forget, Load, Row, Swap};
-use lane::{Lane, Role, Shared};
-use link::Dialer;
 use listing::Listing;
 use queue::{Job, Queue};
-use quiet::Quiet;
 use statements::Statements;
 use statistics::Counters;
+use swept_minutes::SweptMinutes;
+use unconfirmed::UnconfirmedWrites;
+use worker::{Role, Worker, WorkerContext};
 
 /// A store in a PostgreSQL database. Clones share its connections.
 ///
@@ -83,7 +83,7 @@ pub struct PostgresStore {
 }
 
 struct Handle {
-    shared: Arc<Shared>,
+    context: Arc<WorkerContext>,
     lists: mpsc::Sender<Listing>,
     tasks: Mutex<Vec<JoinHandle<()>>>,
     url: String,
@@ -91,7 +91,7 @@ struct Handle {
 
 impl Drop for Handle {
     fn drop(&mut self) {
-        self.shared.queue.close();
+        self.context.queue.close();
     }
 }
 
@@ -113,34 +113,34 @@ impl PostgresStore {
         migrate::check(url, found)?;
         drop(client);
         let counters = Arc::new(Counters::default());
-        let shared = Arc::new(Shared {
+        let context = Arc::new(WorkerContext {
             dialer: Dialer::new(url, tls, &options, counters.clone()),
             statements: Statements::new(&url.schema, url.flavor),
             queue: Queue::new(options.limits()),
             counters,
             clock: options.clock.clone(),
-            quiet: Quiet::default(),
-            doubts: Doubts::default(),
+            swept: SweptMinutes::default(),
+            unconfirmed: UnconfirmedWrites::default(),
             connected: AtomicUsize::new(0),
-            lanes: AtomicUsize::new(url.pool),
+            workers: AtomicUsize::new(url.pool),
         });
         let mut tasks: Vec<_> =
-            (0..url.pool).map(|_| tokio::spawn(Lane::new(shared.clone(), Role::Batches).run())).collect();
+            (0..url.pool).map(|_| tokio::spawn(Worker::new(context.clone(), Role::Batches).run())).collect();
         let (lists, listings) = mpsc::channel(LISTS_WAITING);
-        tasks.push(tokio::spawn(list_all(Lane::new(shared.clone(), Role::Lists), listings)));
-        let handle = Handle { shared, lists, tasks: Mutex::new(tasks), url: url.to_string() };
+        tasks.push(tokio::spawn(list_all(Worker::new(context.clone(), Role::Lists), listings)));
+        let handle = Handle { context, lists, tasks: Mutex::new(tasks), url: url.to_string() };
         Ok(Self { handle: Arc::new(handle) })
     }
 
     /// What the store has done since it was opened, for metrics.
     pub fn statistics(&self) -> Statistics {
-        self.handle.shared.counters.read()
+        self.handle.context.counters.read()
     }
 
     /// Sends what waits and ends the connections. Calls that come later, through any clone, get
     /// [`StoreError::Unavailable`].
     pub async fn close(&self) {
-        self.handle.shared.queue.close();
+        self.handle.context.queue.close();
         let tasks: Vec<_> = {
             let mut tasks = self.handle.tasks.lock().unwrap_or_else(PoisonError::into_inner);
             // The one that lists ends with the last clone, and has nothing that could be lost.
@@ -160,7 +160,7 @@ impl PostgresStore {
 
     async fn load_now(&self, id: RecordId) -> Result<Seen, StoreError> {
         let (answer, answered) = answer_channel();
-        self.handle.shared.queue.push(Job::Load(Load { id, answer }))?;
+        self.handle.context.queue.push(Job::Load(Load { id, answer }))?;
         answered.receive(task_gone_in_read).await?.decode(id)
     }
 
@@ -174,10 +174,10 @@ impl PostgresStore {
         drop(next);
         let (created_at, expires_at) = (row.created_at.0, row.expires_at);
         let (answer, answered) = answer_channel();
-        self.handle.shared.queue.push(Job::Swap(Swap { id, expect, row, answer }))?;
+        self.handle.context.queue.push(Job::Swap(Swap { id, expect, row, answer }))?;
         let written = answered.receive(task_gone).await?;
         if let Some(expiry) = expires_at {
-            self.handle.shared.quiet.wake(created_at, expiry.0);
+            self.handle.context.swept.note_expiry(created_at, expiry.0);
         }
         written.decode(id)
     }
@@ -196,7 +196,7 @@ impl PostgresStore {
         for records in records.chunks(FORGET_ROWS) {
             let (answer, answered) = answer_channel();
             let job = Job::Forget(Forget { records: records.to_vec(), answer });
-            let count = match self.handle.shared.queue.push(job) {
+            let count = match self.handle.context.queue.push(job) {
                 Ok(()) => answered.receive(task_gone).await,
                 Err(error) => Err(error),
             };
@@ -206,13 +206,13 @@ impl PostgresStore {
     }
 }
 
-async fn list_all(mut lane: Lane, mut listings: mpsc::Receiver<Listing>) {
+async fn list_all(mut worker: Worker, mut listings: mpsc::Receiver<Listing>) {
     while let Some(Listing { scan, answer }) = listings.recv().await {
         // Nobody waits for it any more.
         if answer.is_abandoned() {
             continue;
         }
-        answer.send(lane.list(&scan).await);
+        answer.send(worker.list(&scan).await);
     }
 }
 

@@ -12,10 +12,10 @@ use onceward::{RecordId, StateKind, Timestamp};
 use tokio_postgres::Row;
 
 use crate::cursor::{Position, Walk};
-use crate::error::Failed;
-use crate::lane::Lane;
-use crate::leases::Reached;
+use crate::error::StatementError;
+use crate::leases::CaughtUp;
 use crate::values::{At, Id, readable, version};
+use crate::worker::Worker;
 
 /// So many rows are looked at in one statement where most of them may not be asked for.
 const LOOKS_AT_ONCE: usize = 2_000;
@@ -27,7 +27,7 @@ pub(crate) struct Listing {
 }
 
 /// A row that was looked at.
-pub(crate) struct Head {
+pub(crate) struct ListedRow {
     pub id: RecordId,
     pub at: Timestamp,
     /// None where there is no record, or one of a state that this version does not know.
@@ -35,29 +35,29 @@ pub(crate) struct Head {
     pub created_at: Timestamp,
     pub expires_at: Option<Timestamp>,
     pub bytes: usize,
-    pub asked_for: bool,
+    pub matches: bool,
     /// It was noted too early and comes once more, further on.
-    comes_again: bool,
+    listed_again: bool,
 }
 
 /// A page while it is being filled.
-pub(crate) struct Filling {
+pub(crate) struct PageBuilder {
     pub budget: PageBudget,
     pub at: Position,
     picked: Vec<RecordId>,
     pub more: bool,
 }
 
-impl Filling {
+impl PageBuilder {
     /// Passes a row, and picks it if it is asked for. One that no longer fits is where the next page begins.
-    pub(crate) fn pass(&mut self, head: &Head, to: Position) -> bool {
+    pub(crate) fn pass(&mut self, head: &ListedRow, to: Position) -> bool {
         if self.budget.is_full() {
             self.more = true;
             return false;
         }
         self.budget.count_looks(1);
         self.at = to;
-        if head.asked_for {
+        if head.matches {
             self.picked.push(head.id);
             self.budget.count_row();
             self.budget.count_bytes(head.bytes);
@@ -78,7 +78,7 @@ fn walks(which: &Which) -> &'static [Walk] {
     }
 }
 
-impl Lane {
+impl Worker {
     pub(crate) async fn list(&mut self, scan: &Scan) -> Result<Page, StoreError> {
         let walks = walks(&scan.which);
         let from = match (&scan.after, walks) {
@@ -89,18 +89,18 @@ impl Lane {
         self.page(scan, walks, from).await.map_err(|failed| failed.of_read())
     }
 
-    async fn page(&mut self, scan: &Scan, walks: &[Walk], from: Position) -> Result<Page, Failed> {
-        let mark = if from.walk == Walk::Promotion && scan.limit > 0 {
+    async fn page(&mut self, scan: &Scan, walks: &[Walk], from: Position) -> Result<Page, StatementError> {
+        let watermark = if from.walk == Walk::Promotion && scan.limit > 0 {
             self.promote().await?
         } else {
             self.young_from().await?
         };
-        let now = mark.now;
+        let now = watermark.now;
         let mut page = Page { now, entries: Vec::new(), next: None };
         if scan.limit == 0 {
             return Ok(page);
         }
-        if from.walk == Walk::Promotion && mark.reached == Reached::No {
+        if from.walk == Walk::Promotion && watermark.caught_up == CaughtUp::No {
             page.next = Some(from.cursor());
             return Ok(page);
         }
@@ -109,39 +109,39 @@ impl Lane {
             Which::Filter(_) => Timestamp::NEVER,
         };
         let budget = PageBudget::new(scan.limit);
-        let mut filling = Filling { budget, at: from, picked: Vec::new(), more: false };
+        let mut builder = PageBuilder { budget, at: from, picked: Vec::new(), more: false };
         if let Which::Due(Due::Expired) = scan.which {
-            self.walk_expiry(&mut filling, now).await?;
+            self.walk_expiry(&mut builder, now).await?;
         } else {
             let mut left = walks.iter().copied().skip_while(|walk| *walk != from.walk).peekable();
             while let Some(walk) = left.next() {
                 if walk != Walk::Promotion {
-                    self.walk(&mut filling, &scan.which, until, mark.upto).await?;
+                    self.walk(&mut builder, &scan.which, until, watermark.upto).await?;
                 }
-                if filling.more {
+                if builder.more {
                     break;
                 }
                 if let Some(next) = left.peek() {
-                    filling.at = Position::start(*next);
+                    builder.at = Position::start(*next);
                 }
             }
         }
-        page.entries = self.entries(&filling.picked, &scan.which, now).await?;
-        page.next = filling.more.then(|| filling.at.cursor());
+        page.entries = self.entries(&builder.picked, &scan.which, now).await?;
+        page.next = builder.more.then(|| builder.at.cursor());
         Ok(page)
     }
 
     /// Looks at rows of the present walk until the page is full or the walk is over.
     async fn walk(
         &mut self,
-        filling: &mut Filling,
+        builder: &mut PageBuilder,
         which: &Which,
         until: Timestamp,
         young: Timestamp,
-    ) -> Result<(), Failed> {
+    ) -> Result<(), StatementError> {
         loop {
-            let walk = filling.at.walk;
-            let room = filling.budget.rows_left() + 1;
+            let walk = builder.at.walk;
+            let room = builder.budget.rows_left() + 1;
             let at_once = match walk {
                 Walk::All | Walk::Young => LOOKS_AT_ONCE,
                 Walk::Promotion
@@ -151,14 +151,14 @@ impl Lane {
                 | Walk::Expiry
                 | Walk::Crowd => room,
             };
-            let heads = self.heads(filling.at, which, until, young, at_once).await?;
+            let heads = self.heads(builder.at, which, until, young, at_once).await?;
             for head in &heads {
-                let to = Position { at: head.at, id: head.id, ..filling.at };
-                if !filling.pass(head, to) {
+                let to = Position { at: head.at, id: head.id, ..builder.at };
+                if !builder.pass(head, to) {
                     return Ok(());
                 }
             }
-            if heads.len() < at_once && !heads.iter().any(|head| head.comes_again) {
+            if heads.len() < at_once && !heads.iter().any(|head| head.listed_again) {
                 return Ok(());
             }
         }
@@ -171,14 +171,14 @@ impl Lane {
         until: Timestamp,
         young: Timestamp,
         most: usize,
-    ) -> Result<Vec<Head>, Failed> {
-        let shared = self.shared();
-        let lists = &shared.statements.lists;
+    ) -> Result<Vec<ListedRow>, StatementError> {
+        let context = self.context();
+        let lists = &context.statements.lists;
         let limit = i64::try_from(most).unwrap_or(i64::MAX);
         let (at, id, until, young) = (At(after.at), Id(after.id), At(until), At(young));
         match after.walk {
-            Walk::Leases => self.noted("lease", StateKind::InProgress, after, until, limit).await,
-            Walk::Reconcile => self.noted("reconcile", StateKind::Unknown, after, until, limit).await,
+            Walk::Leases => self.due_rows("lease", StateKind::InProgress, after, until, limit).await,
+            Walk::Reconcile => self.due_rows("reconcile", StateKind::Unknown, after, until, limit).await,
             Walk::YoungLeases => {
                 let rows = self.send(&lists.young_by_lease, &[&young, &until, &at, &id, &limit]).await?;
                 read(&rows, 0, |row| Ok((row.try_get::<_, At>(3)?.0, true)))
@@ -204,19 +204,19 @@ impl Lane {
     }
 
     /// Looks at what is noted, and puts right what is no longer so.
-    async fn noted(
+    async fn due_rows(
         &mut self,
         kind: &str,
         state: StateKind,
         after: Position,
         until: At,
         limit: i64,
-    ) -> Result<Vec<Head>, Failed> {
-        let shared = self.shared();
+    ) -> Result<Vec<ListedRow>, StatementError> {
+        let context = self.context();
         let parameters: [&(dyn tokio_postgres::types::ToSql + Sync); 5] =
             [&kind, &until, &At(after.at), &Id(after.id), &limit];
-        let rows = self.send(&shared.statements.lists.due, &parameters).await?;
-        let unread = |error: tokio_postgres::Error| Failed::not_done(error.to_string());
+        let rows = self.send(&context.statements.lists.due, &parameters).await?;
+        let unread = |error: tokio_postgres::Error| StatementError::not_done(error.to_string());
         let (mut heads, mut wrong, mut gone) = (Vec::with_capacity(rows.len()), Vec::new(), Vec::new());
         let mut put_right = None;
         for row in &rows {
@@ -233,8 +233,9 @@ impl Lane {
             if put_right.is_some_and(|first| at >= first) {
                 break;
             }
-            let comes_again = found == Some(state) && truth.is_some_and(|truth| truth > at && truth <= until);
-            if comes_again {
+            let listed_again =
+                found == Some(state) && truth.is_some_and(|truth| truth > at && truth <= until);
+            if listed_again {
                 put_right = put_right.into_iter().chain(truth).min();
             }
             match truth {
@@ -242,7 +243,7 @@ impl Lane {
                 Some(_) if found == Some(state) => wrong.push((id, Some(at))),
                 Some(_) | None => gone.push((id, at)),
             }
-            heads.push(Head {
+            heads.push(ListedRow {
                 id: id.0,
                 at: at.0,
                 state: found,
@@ -250,12 +251,12 @@ impl Lane {
                 expires_at: None,
                 bytes: bytes(row, 8).map_err(unread)?,
                 // What was noted too early is put right below, and comes again in its place.
-                comes_again,
-                asked_for: found == Some(state) && truth.is_some_and(|truth| truth <= until && truth <= at),
+                listed_again,
+                matches: found == Some(state) && truth.is_some_and(|truth| truth <= until && truth <= at),
             });
         }
-        self.mend(&wrong).await?;
-        self.clear(&gone, kind, state.name()).await?;
+        self.correct_due(&wrong).await?;
+        self.remove_due(&gone, kind, state.name()).await?;
         Ok(heads)
     }
 
@@ -265,14 +266,14 @@ impl Lane {
         ids: &[RecordId],
         which: &Which,
         now: Timestamp,
-    ) -> Result<Vec<Entry>, Failed> {
+    ) -> Result<Vec<Entry>, StatementError> {
         if ids.is_empty() {
             return Ok(Vec::new());
         }
         let wanted: Vec<_> = ids.iter().copied().map(Id).collect();
-        let shared = self.shared();
-        let rows = self.send(&shared.statements.lists.records, &[&wanted]).await?;
-        let unread = |error: tokio_postgres::Error| Failed::not_done(error.to_string());
+        let context = self.context();
+        let rows = self.send(&context.statements.lists.records, &[&wanted]).await?;
+        let unread = |error: tokio_postgres::Error| StatementError::not_done(error.to_string());
         let mut found: HashMap<RecordId, (Version, Vec<u8>)> = HashMap::with_capacity(rows.len());
         for row in &rows {
             let id: Id = row.try_get(0).map_err(unread)?;
@@ -282,11 +283,11 @@ impl Lane {
         let entry = |id: &RecordId| {
             let (version, bytes) = found.remove(id)?;
             let record = codec::decode(*id, &bytes);
-            let asked_for = record.as_ref().map_or(true, |record| match which {
+            let matches = record.as_ref().map_or(true, |record| match which {
                 Which::Due(due) => record.due().0 == *due && record.due().1 <= now,
                 Which::Filter(filter) => filter.accepts(record),
             });
-            asked_for.then_some(Entry { id: *id, version, record })
+            matches.then_some(Entry { id: *id, version, record })
         };
         Ok(ids.iter().filter_map(entry).collect())
     }
@@ -319,19 +320,22 @@ pub(crate) fn read(
     rows: &[Row],
     first: usize,
     judge: impl Fn(&Row) -> Result<(Timestamp, bool), tokio_postgres::Error>,
-) -> Result<Vec<Head>, Failed> {
-    let head = |row: &Row| -> Result<Head, tokio_postgres::Error> {
-        let (at, asked_for) = judge(row)?;
-        Ok(Head {
+) -> Result<Vec<ListedRow>, StatementError> {
+    let head = |row: &Row| -> Result<ListedRow, tokio_postgres::Error> {
+        let (at, matches) = judge(row)?;
+        Ok(ListedRow {
             id: row.try_get::<_, Id>(first)?.0,
             at,
             state: StateKind::from_name(row.try_get(first + 1)?),
             created_at: row.try_get::<_, At>(first + 2)?.0,
             expires_at: row.try_get::<_, Option<At>>(first + 5)?.map(|at| at.0),
             bytes: bytes(row, first + 6)?,
-            asked_for,
-            comes_again: false,
+            matches,
+            listed_again: false,
         })
     };
-    rows.iter().map(head).collect::<Result<_, _>>().map_err(|error| Failed::not_done(error.to_string()))
+    rows.iter()
+        .map(head)
+        .collect::<Result<_, _>>()
+        .map_err(|error| StatementError::not_done(error.to_string()))
 }

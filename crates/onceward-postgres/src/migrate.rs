@@ -29,7 +29,7 @@ pub async fn migrate(url: &PostgresUrl) -> Result<Vec<i32>, OpenError> {
         // `IF NOT EXISTS` looks before it makes, and somebody may be faster in between.
         while let Err(error) = client.batch_execute(&statement).await {
             attempts += 1;
-            if !is_somebody_faster(&error) || attempts == ATTEMPTS_MAX {
+            if !lost_a_race(&error) || attempts == ATTEMPTS_MAX {
                 return Err(failed(error::words(&error)));
             }
         }
@@ -40,9 +40,9 @@ pub async fn migrate(url: &PostgresUrl) -> Result<Vec<i32>, OpenError> {
         loop {
             attempts += 1;
             match apply(&mut client, url, version, &sql).await {
-                Ok(Made::Here) => applied.push(version),
-                Ok(Made::Elsewhere) => {}
-                Err(error) if is_somebody_faster(&error) && attempts < ATTEMPTS_MAX => continue,
+                Ok(AppliedBy::ThisCall) => applied.push(version),
+                Ok(AppliedBy::AnotherProcess) => {}
+                Err(error) if lost_a_race(&error) && attempts < ATTEMPTS_MAX => continue,
                 Err(error) => return Err(failed(error::words(&error))),
             }
             break;
@@ -51,9 +51,9 @@ pub async fn migrate(url: &PostgresUrl) -> Result<Vec<i32>, OpenError> {
     Ok(applied)
 }
 
-enum Made {
-    Here,
-    Elsewhere,
+enum AppliedBy {
+    ThisCall,
+    AnotherProcess,
 }
 
 async fn apply(
@@ -61,7 +61,7 @@ async fn apply(
     url: &PostgresUrl,
     version: i32,
     sql: &str,
-) -> Result<Made, tokio_postgres::Error> {
+) -> Result<AppliedBy, tokio_postgres::Error> {
     let transaction = client.transaction().await?;
     // Simple queries, which every pooler passes on.
     let note = format!(
@@ -70,14 +70,14 @@ async fn apply(
     );
     let noted = transaction.simple_query(&note).await?;
     if !noted.iter().any(|message| matches!(message, tokio_postgres::SimpleQueryMessage::Row(_))) {
-        return Ok(Made::Elsewhere);
+        return Ok(AppliedBy::AnotherProcess);
     }
     transaction.batch_execute(sql).await?;
     transaction.commit().await?;
-    Ok(Made::Here)
+    Ok(AppliedBy::ThisCall)
 }
 
-fn is_somebody_faster(error: &tokio_postgres::Error) -> bool {
+fn lost_a_race(error: &tokio_postgres::Error) -> bool {
     let known = [
         SqlState::UNIQUE_VIOLATION,
         SqlState::DUPLICATE_SCHEMA,

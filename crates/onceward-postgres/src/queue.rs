@@ -46,19 +46,19 @@ struct State {
 
 /// What a connection takes.
 pub(crate) enum Work {
-    Claims(Vec<Alike>),
-    Updates(Vec<Alike>),
+    Claims(Vec<SwapGroup>),
+    Updates(Vec<SwapGroup>),
     Loads(Vec<(RecordId, Vec<AnswerSender<Loaded>>)>),
     Forget(Forget),
 }
 
 /// Swaps of one id that all expect the same: that there is none, or one version.
-pub(crate) struct Alike {
+pub(crate) struct SwapGroup {
     pub first: Swap,
     pub followers: Vec<Swap>,
 }
 
-impl Alike {
+impl SwapGroup {
     fn new(first: Swap) -> Self {
         Self { first, followers: Vec::new() }
     }
@@ -175,8 +175,8 @@ impl State {
         }
     }
 
-    fn take_claims(&mut self, limits: &Limits) -> Vec<Alike> {
-        let (mut batch, mut places, mut bytes) = (Vec::<Alike>::new(), HashMap::new(), 0);
+    fn take_claims(&mut self, limits: &Limits) -> Vec<SwapGroup> {
+        let (mut batch, mut places, mut bytes) = (Vec::<SwapGroup>::new(), HashMap::new(), 0);
         while let Some((_, swap)) = self.claims.front() {
             let (weight, known) = (swap.row.record.len(), places.get(&swap.id).copied());
             let full = batch.len() >= limits.batch.rows || bytes + weight > limits.batch.bytes;
@@ -190,19 +190,19 @@ impl State {
                 continue;
             }
             match known.and_then(|place: usize| batch.get_mut(place)) {
-                Some(alike) => alike.followers.push(swap),
+                Some(group) => group.followers.push(swap),
                 None => {
                     bytes += weight;
                     places.insert(swap.id, batch.len());
-                    batch.push(Alike::new(swap));
+                    batch.push(SwapGroup::new(swap));
                 }
             }
         }
         batch
     }
 
-    fn take_updates(&mut self, limits: &Limits) -> Vec<Alike> {
-        let (mut batch, mut places, mut bytes) = (Vec::<Alike>::new(), HashMap::new(), 0);
+    fn take_updates(&mut self, limits: &Limits) -> Vec<SwapGroup> {
+        let (mut batch, mut places, mut bytes) = (Vec::<SwapGroup>::new(), HashMap::new(), 0);
         let mut later = VecDeque::new();
         while let Some((_, swap)) = self.updates.front() {
             let weight = swap.row.record.len();
@@ -216,9 +216,9 @@ impl State {
                 continue;
             }
             match places.get(&swap.id).and_then(|place: &usize| batch.get_mut(*place)) {
-                Some(alike) if alike.first.expect == swap.expect => {
+                Some(group) if group.first.expect == swap.expect => {
                     self.took(swap.weight());
-                    alike.followers.push(swap);
+                    group.followers.push(swap);
                 }
                 // It expects another version, and waits for the next batch.
                 Some(_) => later.push_back((number, swap)),
@@ -226,7 +226,7 @@ impl State {
                     self.took(swap.weight());
                     bytes += weight;
                     places.insert(swap.id, batch.len());
-                    batch.push(Alike::new(swap));
+                    batch.push(SwapGroup::new(swap));
                 }
             }
         }
@@ -352,7 +352,7 @@ impl Work {
         match self {
             Self::Claims(batch) | Self::Updates(batch) => batch
                 .into_iter()
-                .flat_map(|Alike { first, followers }| std::iter::once(first).chain(followers))
+                .flat_map(|SwapGroup { first, followers }| std::iter::once(first).chain(followers))
                 .map(Job::Swap)
                 .collect(),
             Self::Loads(batch) => batch

@@ -40,11 +40,11 @@ pub(crate) struct Lists {
     pub young: Sql,
     pub all: Sql,
     pub records: Sql,
-    pub mark: Sql,
+    pub watermark: Sql,
     pub promote: Sql,
-    pub move_mark: Sql,
-    pub clear: Sql,
-    pub mend: Sql,
+    pub move_watermark: Sql,
+    pub remove_due: Sql,
+    pub correct_due: Sql,
 }
 
 /// The columns that a swap writes, and the types of their arrays.
@@ -152,7 +152,7 @@ impl Texts<'_> {
     }
 
     /// What will be due and is not found by its age.
-    fn noted(&self, from: &str) -> String {
+    fn insert_due(&self, from: &str) -> String {
         let schema = self.schema;
         format!(
             "INSERT INTO {schema}.due AS d (id, kind, at)
@@ -180,7 +180,7 @@ impl Texts<'_> {
                  SELECT version, record FROM {schema}.operations WHERE id = input.id OFFSET 0) AS stored
              WHERE NOT EXISTS (SELECT FROM won WHERE won.id = input.id)",
             self.input(),
-            self.noted("input JOIN won USING (id)"),
+            self.insert_due("input JOIN won USING (id)"),
         )
     }
 
@@ -210,7 +210,7 @@ impl Texts<'_> {
     /// Written before the swap, which may then lose. So it may only make a look earlier, never later: whoever looks too
     /// early puts the time right.
     fn note_apart(&self) -> String {
-        format!("{}least(d.at, excluded.at)", self.noted(&self.input()))
+        format!("{}least(d.at, excluded.at)", self.insert_due(&self.input()))
     }
 
     /// At least one row, for the time.
@@ -302,7 +302,7 @@ impl Lists {
             ),
             // The time, where claims stop being found by their age, up to where that may move, and how far a bounded
             // step gets.
-            mark: sql(
+            watermark: sql(
                 10,
                 format!(
                     "SELECT clock.now, w.upto, clock.now - {YOUNG} AS target,
@@ -324,13 +324,13 @@ impl Lists {
                 ),
                 &[at.clone(), at.clone()],
             ),
-            move_mark: sql(
+            move_watermark: sql(
                 12,
                 format!("UPDATE {schema}.watermark SET upto = $2 WHERE upto = $1"),
                 &[at.clone(), at],
             ),
             // Ids, what is noted for them, kind and state: forgets what is no longer so, unless it was noted anew.
-            clear: sql(
+            remove_due: sql(
                 13,
                 format!(
                     "DELETE FROM {schema}.due AS d USING unnest($1, $2) AS input (id, at)
@@ -340,7 +340,7 @@ impl Lists {
                 &[many.clone(), Type::TIMESTAMPTZ_ARRAY, text.clone(), text],
             ),
             // Ids, and what is noted for them: notes what stands in the table, where nothing else was noted meanwhile.
-            mend: sql(
+            correct_due: sql(
                 14,
                 format!(
                     "INSERT INTO {schema}.due AS d (id, kind, at)

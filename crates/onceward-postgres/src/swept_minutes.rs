@@ -30,28 +30,28 @@ pub(crate) fn start_of(minute: u64) -> Timestamp {
 
 /// What is known about minutes.
 #[derive(Default)]
-pub(crate) struct Quiet {
-    known: Mutex<Known>,
+pub(crate) struct SweptMinutes {
+    state: Mutex<State>,
 }
 
 #[derive(Default)]
-struct Known {
+struct State {
     /// From the first minute of a stretch to the one after it, and until when nothing in it expires.
     stretches: BTreeMap<u64, (u64, Timestamp)>,
     /// The crowded minute that is being looked through, and the first expiry seen in it.
     crowd: Option<(u64, Timestamp)>,
 }
 
-impl Quiet {
+impl SweptMinutes {
     // A panic while the lock is held cannot leave this half changed: nothing in this file panics in between.
-    fn known(&self) -> MutexGuard<'_, Known> {
-        self.known.lock().unwrap_or_else(PoisonError::into_inner)
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// The first minute from this one on that has to be looked at.
-    pub(crate) fn skip(&self, mut minute: u64, now: Timestamp) -> u64 {
-        let known = self.known();
-        while let Some((_, (end, until))) = known.stretches.range(..=minute).next_back()
+    pub(crate) fn first_unswept(&self, mut minute: u64, now: Timestamp) -> u64 {
+        let state = self.state();
+        while let Some((_, (end, until))) = state.stretches.range(..=minute).next_back()
             && *end > minute
             && *until > now
         {
@@ -61,34 +61,34 @@ impl Quiet {
     }
 
     /// Notes that these minutes were looked through, and when the first record in them expires.
-    pub(crate) fn rest(&self, minutes: std::ops::Range<u64>, first_expiry: Timestamp, now: Timestamp) {
+    pub(crate) fn mark_swept(&self, minutes: std::ops::Range<u64>, first_expiry: Timestamp, now: Timestamp) {
         // Claims still come into the present one, and a little later.
         if minutes.end >= minute(now) {
             return;
         }
-        let mut known = self.known();
-        if known.stretches.len() >= MINUTES_MAX {
-            known.stretches.clear();
+        let mut state = self.state();
+        if state.stretches.len() >= MINUTES_MAX {
+            state.stretches.clear();
         }
         // Stretches never overlap: whoever wakes a minute must find the one that keeps it asleep.
-        if let Some((_, (end, _))) = known.stretches.range_mut(..minutes.start).next_back() {
+        if let Some((_, (end, _))) = state.stretches.range_mut(..minutes.start).next_back() {
             *end = (*end).min(minutes.start);
         }
-        let covered: Vec<_> = known.stretches.range(minutes.clone()).map(|(start, _)| *start).collect();
+        let covered: Vec<_> = state.stretches.range(minutes.clone()).map(|(start, _)| *start).collect();
         for start in covered {
-            known.stretches.remove(&start);
+            state.stretches.remove(&start);
         }
-        known.stretches.insert(minutes.start, (minutes.end, first_expiry.min(now.after(AGAIN_AFTER))));
+        state.stretches.insert(minutes.start, (minutes.end, first_expiry.min(now.after(AGAIN_AFTER))));
     }
 
     /// Notes that a crowded minute is looked at from its beginning.
-    pub(crate) fn open_crowd(&self, minute: u64) {
-        self.known().crowd = Some((minute, Timestamp::NEVER));
+    pub(crate) fn begin_crowd(&self, minute: u64) {
+        self.state().crowd = Some((minute, Timestamp::NEVER));
     }
 
     /// Notes an expiry in a crowded minute.
-    pub(crate) fn see_in_crowd(&self, minute: u64, expiry: Timestamp) {
-        if let Some((open, first)) = &mut self.known().crowd
+    pub(crate) fn note_expiry_in_crowd(&self, minute: u64, expiry: Timestamp) {
+        if let Some((open, first)) = &mut self.state().crowd
             && *open == minute
         {
             *first = (*first).min(expiry);
@@ -96,17 +96,17 @@ impl Quiet {
     }
 
     /// Notes that a crowded minute was looked through to its end.
-    pub(crate) fn close_crowd(&self, minute: u64, now: Timestamp) {
-        let closed = self.known().crowd.take_if(|(open, _)| *open == minute);
+    pub(crate) fn end_crowd(&self, minute: u64, now: Timestamp) {
+        let closed = self.state().crowd.take_if(|(open, _)| *open == minute);
         if let Some((_, first)) = closed {
-            self.rest(minute..minute + 1, first, now);
+            self.mark_swept(minute..minute + 1, first, now);
         }
     }
 
     /// Notes that something in a minute now expires then.
-    pub(crate) fn wake(&self, created_at: Timestamp, expiry: Timestamp) {
+    pub(crate) fn note_expiry(&self, created_at: Timestamp, expiry: Timestamp) {
         let minute = minute(created_at);
-        if let Some((_, (end, until))) = self.known().stretches.range_mut(..=minute).next_back()
+        if let Some((_, (end, until))) = self.state().stretches.range_mut(..=minute).next_back()
             && *end > minute
         {
             *until = (*until).min(expiry);
@@ -124,51 +124,54 @@ mod tests {
 
     #[test]
     fn a_minute_rests_until_its_first_record_expires_or_it_is_time_to_look_again() {
-        let quiet = Quiet::default();
+        let swept = SweptMinutes::default();
         let now = minutes(1_000);
-        quiet.rest(10..12, minutes(1_005), now);
-        quiet.rest(12..13, Timestamp::NEVER, now);
-        assert_eq!((quiet.skip(10, now), quiet.skip(11, now), quiet.skip(9, now)), (13, 13, 9));
-        assert_eq!(quiet.skip(10, minutes(1_005)), 10, "its first record has expired");
-        assert_eq!(quiet.skip(12, minutes(1_005)), 13);
-        assert_eq!(quiet.skip(12, minutes(1_020)), 12, "others may have written there");
+        swept.mark_swept(10..12, minutes(1_005), now);
+        swept.mark_swept(12..13, Timestamp::NEVER, now);
+        assert_eq!(
+            (swept.first_unswept(10, now), swept.first_unswept(11, now), swept.first_unswept(9, now)),
+            (13, 13, 9)
+        );
+        assert_eq!(swept.first_unswept(10, minutes(1_005)), 10, "its first record has expired");
+        assert_eq!(swept.first_unswept(12, minutes(1_005)), 13);
+        assert_eq!(swept.first_unswept(12, minutes(1_020)), 12, "others may have written there");
     }
 
     #[test]
     fn what_is_written_wakes_its_minute_and_the_present_one_never_rests() {
-        let quiet = Quiet::default();
+        let swept = SweptMinutes::default();
         let now = minutes(1_000);
-        quiet.rest(10..12, Timestamp::NEVER, now);
-        quiet.wake(minutes(11), minutes(1_001));
-        assert_eq!(quiet.skip(10, now), 12);
-        assert_eq!(quiet.skip(10, minutes(1_001)), 10);
-        quiet.rest(999..1_000, Timestamp::NEVER, now);
-        assert_eq!(quiet.skip(999, now), 999);
+        swept.mark_swept(10..12, Timestamp::NEVER, now);
+        swept.note_expiry(minutes(11), minutes(1_001));
+        assert_eq!(swept.first_unswept(10, now), 12);
+        assert_eq!(swept.first_unswept(10, minutes(1_001)), 10);
+        swept.mark_swept(999..1_000, Timestamp::NEVER, now);
+        assert_eq!(swept.first_unswept(999, now), 999);
     }
 
     #[test]
     fn a_minute_that_is_part_of_two_stretches_is_woken_for_both() {
         let now = minutes(1_000);
         for (first, second) in [(0..12, 11..12), (11..12, 0..12), (0..20, 5..7)] {
-            let quiet = Quiet::default();
-            quiet.rest(first.clone(), Timestamp::NEVER, now);
-            quiet.rest(second.clone(), Timestamp::NEVER, now);
-            quiet.wake(minutes(second.end - 1), minutes(999));
-            assert!(quiet.skip(0, now) < second.end, "{first:?}, then {second:?}");
-            assert!(quiet.skip(second.end - 1, now) < second.end, "{first:?}, then {second:?}");
+            let swept = SweptMinutes::default();
+            swept.mark_swept(first.clone(), Timestamp::NEVER, now);
+            swept.mark_swept(second.clone(), Timestamp::NEVER, now);
+            swept.note_expiry(minutes(second.end - 1), minutes(999));
+            assert!(swept.first_unswept(0, now) < second.end, "{first:?}, then {second:?}");
+            assert!(swept.first_unswept(second.end - 1, now) < second.end, "{first:?}, then {second:?}");
         }
     }
 
     #[test]
     fn a_crowd_rests_only_when_all_of_it_was_seen() {
-        let quiet = Quiet::default();
+        let swept = SweptMinutes::default();
         let now = minutes(1_000);
-        quiet.close_crowd(10, now);
-        assert_eq!(quiet.skip(10, now), 10, "its beginning was not seen");
-        quiet.open_crowd(10);
-        quiet.see_in_crowd(10, minutes(1_003));
-        quiet.see_in_crowd(10, minutes(1_002));
-        quiet.close_crowd(10, now);
-        assert_eq!((quiet.skip(10, now), quiet.skip(10, minutes(1_002))), (11, 10));
+        swept.end_crowd(10, now);
+        assert_eq!(swept.first_unswept(10, now), 10, "its beginning was not seen");
+        swept.begin_crowd(10);
+        swept.note_expiry_in_crowd(10, minutes(1_003));
+        swept.note_expiry_in_crowd(10, minutes(1_002));
+        swept.end_crowd(10, now);
+        assert_eq!((swept.first_unswept(10, now), swept.first_unswept(10, minutes(1_002))), (11, 10));
     }
 }

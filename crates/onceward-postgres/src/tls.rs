@@ -35,7 +35,7 @@ pub(crate) fn connector(url: &PostgresUrl) -> Result<MakeRustlsConnect, OpenErro
         Some(roots) => builder.with_root_certificates(roots).with_no_client_auth(),
         None => builder
             .dangerous()
-            .with_custom_certificate_verifier(Arc::new(Anybody(provider)))
+            .with_custom_certificate_verifier(Arc::new(AcceptAnyCertificate(provider)))
             .with_no_client_auth(),
     };
     Ok(MakeRustlsConnect::new(config))
@@ -57,9 +57,9 @@ fn roots(certificates: Vec<CertificateDer<'static>>, name: &str) -> Result<RootC
 /// Asks nobody who they are: `sslmode=prefer` and `require` hide the traffic from whoever listens, and no more, as they do
 /// in every PostgreSQL client.
 #[derive(Debug)]
-struct Anybody(Arc<CryptoProvider>);
+struct AcceptAnyCertificate(Arc<CryptoProvider>);
 
-impl ServerCertVerifier for Anybody {
+impl ServerCertVerifier for AcceptAnyCertificate {
     fn verify_server_cert(
         &self,
         _: &CertificateDer<'_>,

@@ -16,47 +16,47 @@ const REMEMBERED_MAX: usize = 65_536;
 
 /// The ids of lost writes that have not been looked for yet.
 #[derive(Default)]
-pub(crate) struct Doubts(Mutex<Doubted>);
+pub(crate) struct UnconfirmedWrites(Mutex<LostIds>);
 
 #[derive(Default)]
-struct Doubted {
+struct LostIds {
     ids: HashSet<RecordId>,
     /// There were too many to be remembered.
     all: bool,
 }
 
-impl Doubts {
+impl UnconfirmedWrites {
     // A panic while the lock is held cannot leave half an id.
-    fn doubted(&self) -> MutexGuard<'_, Doubted> {
+    fn lost_ids(&self) -> MutexGuard<'_, LostIds> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    pub(crate) fn raise(&self, lost: &[RecordId]) {
+    pub(crate) fn add(&self, lost: &[RecordId]) {
         if lost.is_empty() {
             return;
         }
-        let mut doubted = self.doubted();
-        doubted.ids.extend(lost);
-        if doubted.ids.len() > REMEMBERED_MAX {
-            *doubted = Doubted { ids: HashSet::new(), all: true };
+        let mut lost_ids = self.lost_ids();
+        lost_ids.ids.extend(lost);
+        if lost_ids.ids.len() > REMEMBERED_MAX {
+            *lost_ids = LostIds { ids: HashSet::new(), all: true };
         }
     }
 
     /// Which of these are in doubt, if any is.
     pub(crate) fn among(&self, ids: &[Id]) -> Option<Vec<RecordId>> {
-        let doubted = self.doubted();
-        if doubted.ids.is_empty() && !doubted.all {
+        let lost_ids = self.lost_ids();
+        if lost_ids.ids.is_empty() && !lost_ids.all {
             return None;
         }
         let found: Vec<_> =
-            ids.iter().map(|id| id.0).filter(|id| doubted.all || doubted.ids.contains(id)).collect();
+            ids.iter().map(|id| id.0).filter(|id| lost_ids.all || lost_ids.ids.contains(id)).collect();
         (!found.is_empty()).then_some(found)
     }
 
-    pub(crate) fn settle(&self, found: &[RecordId]) {
-        let mut doubted = self.doubted();
+    pub(crate) fn remove(&self, found: &[RecordId]) {
+        let mut lost_ids = self.lost_ids();
         for id in found {
-            doubted.ids.remove(id);
+            lost_ids.ids.remove(id);
         }
     }
 }

@@ -131,8 +131,8 @@ impl PostgresUrl {
                 .decode_utf8()
                 .map_err(|_| refused(format!("has a {name} that is not UTF-8: percent-encode it")))?;
             match url.own(name, &value).map_err(&refused)? {
-                Taken::Yes => {}
-                Taken::No => passed_on.push(pair),
+                Parameter::Own => {}
+                Parameter::PassedOn => passed_on.push(pair),
             }
         }
         let mut plain = address.to_owned();
@@ -152,7 +152,7 @@ impl PostgresUrl {
     }
 
     /// Takes a parameter that is ours.
-    fn own(&mut self, name: &str, value: &str) -> Result<Taken, String> {
+    fn own(&mut self, name: &str, value: &str) -> Result<Parameter, String> {
         match name {
             "flavor" => {
                 self.flavor = match value {
@@ -186,10 +186,10 @@ impl PostgresUrl {
             "partitions" => self.partitions = number(name, value, 0, PARTITIONS_MAX)?,
             "application_name" | "connect_timeout" | "host" | "port" | "user" | "password" | "dbname"
             | "hostaddr" | "keepalives" | "keepalives_idle" | "tcp_user_timeout" | "channel_binding"
-            | "sslnegotiation" => return Ok(Taken::No),
+            | "sslnegotiation" => return Ok(Parameter::PassedOn),
             _ => return Err(format!("has the unknown parameter {name:?}: there are {OWN_PARAMETERS}")),
         }
-        Ok(Taken::Yes)
+        Ok(Parameter::Own)
     }
 
     /// What is chosen where nothing was said, and what cannot be together.
@@ -253,9 +253,9 @@ impl FromStr for PostgresUrl {
     }
 }
 
-enum Taken {
-    Yes,
-    No,
+enum Parameter {
+    Own,
+    PassedOn,
 }
 
 fn one_of(name: &str, value: &str, choices: &str) -> String {
