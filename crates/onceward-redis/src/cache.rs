@@ -12,8 +12,8 @@ use std::time::Duration;
 use onceward::{CacheError, CacheFuture, RecordId, SharedCache};
 use redis::{Cmd, Value};
 
+use crate::connection::Connection;
 use crate::error::Failure;
-use crate::link::Link;
 use crate::options::Options;
 use crate::url::RedisUrl;
 
@@ -36,12 +36,12 @@ use crate::url::RedisUrl;
 /// ```
 #[derive(Clone)]
 pub struct RedisCache {
-    inner: Arc<Inner>,
+    inner: Arc<CacheInner>,
 }
 
-struct Inner {
+struct CacheInner {
     url: RedisUrl,
-    link: Mutex<Option<Arc<Link>>>,
+    connection: Mutex<Option<Arc<Connection>>>,
     connecting: AtomicBool,
 }
 
@@ -52,7 +52,13 @@ impl RedisCache {
     /// Connects when it is first used, and again when it must: a Redis that is away is no reason not to start. Used within
     /// a tokio runtime with time and network.
     pub fn new(url: RedisUrl) -> Self {
-        Self { inner: Arc::new(Inner { url, link: Mutex::default(), connecting: AtomicBool::new(false) }) }
+        Self {
+            inner: Arc::new(CacheInner {
+                url,
+                connection: Mutex::default(),
+                connecting: AtomicBool::new(false),
+            }),
+        }
     }
 
     /// The same, connected before it is first used. A Redis that is away is told of in the log, and asked for later.
@@ -63,11 +69,11 @@ impl RedisCache {
     }
 
     async fn send(&self, command: Cmd) -> Result<Value, CacheError> {
-        let Some(link) = self.inner.connected() else {
+        let Some(connection) = self.inner.connected() else {
             self.inner.clone().connect_in_the_background();
             return Err(CacheError { reason: format!("{} is not connected yet", self.inner.url) });
         };
-        link.send(&command).await.map_err(|failure: Failure| CacheError { reason: failure.reason() })
+        connection.send(&command).await.map_err(|failure: Failure| CacheError { reason: failure.reason() })
     }
 
     fn key(&self, id: RecordId) -> String {
@@ -75,12 +81,12 @@ impl RedisCache {
     }
 }
 
-impl Inner {
-    fn connected(&self) -> Option<Arc<Link>> {
-        let link = self.link.lock().unwrap_or_else(PoisonError::into_inner).clone();
-        link.filter(|link| match &**link {
-            Link::Single(single) => single.is_connected(),
-            Link::Cluster(_) => true,
+impl CacheInner {
+    fn connected(&self) -> Option<Arc<Connection>> {
+        let connection = self.connection.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        connection.filter(|connection| match &**connection {
+            Connection::SingleServer(single) => single.is_connected(),
+            Connection::Cluster(_) => true,
         })
     }
 
@@ -95,9 +101,9 @@ impl Inner {
             return;
         }
         let options = Options { answer_within: ANSWER_WITHIN, ..Options::default() };
-        match Link::connect(&self.url, &options).await {
-            Ok(link) => {
-                *self.link.lock().unwrap_or_else(PoisonError::into_inner) = Some(Arc::new(link));
+        match Connection::connect(&self.url, &options).await {
+            Ok(connection) => {
+                *self.connection.lock().unwrap_or_else(PoisonError::into_inner) = Some(Arc::new(connection));
                 tracing::info!(cache = %self.url, "connected to the shared cache");
             }
             Err(failure) => {

@@ -23,32 +23,32 @@ use crate::url::{RedisUrl, Topology};
 /// How often the library may ask a cluster again: once for a slot that moved, once for a node that went, once more.
 const CLUSTER_RETRIES: u32 = 3;
 
-pub(crate) enum Link {
-    Single(Box<Single>),
+pub(crate) enum Connection {
+    SingleServer(Box<SingleServer>),
     Cluster(ClusterConnection),
 }
 
 /// One server, and the connection to it while there is one.
-pub(crate) struct Single {
+pub(crate) struct SingleServer {
     client: Client,
     config: AsyncConnectionConfig,
-    line: Mutex<Line>,
+    current: Mutex<CurrentConnection>,
 }
 
 #[derive(Default)]
-struct Line {
+struct CurrentConnection {
     /// Rises with every connection, so that a late error of an old one does not end the new one.
     number: u64,
     connection: Option<MultiplexedConnection>,
 }
 
 /// What a node says, and its address where there are several.
-pub(crate) struct Told {
+pub(crate) struct NodeReply {
     pub node: Option<String>,
     pub text: String,
 }
 
-impl Link {
+impl Connection {
     pub(crate) async fn connect(url: &RedisUrl, options: &Options) -> Result<Self, Failure> {
         let failed = |error: RedisError| Failure::NotSent(words(&error));
         match url.topology {
@@ -57,9 +57,9 @@ impl Link {
                     .set_connection_timeout(Some(options.connect_within))
                     .set_response_timeout(Some(options.answer_within));
                 let client = Client::open(url.info.clone()).map_err(failed)?;
-                let single = Single { client, config, line: Mutex::default() };
+                let single = SingleServer { client, config, current: Mutex::default() };
                 single.connect().await?;
-                Ok(Self::Single(Box::new(single)))
+                Ok(Self::SingleServer(Box::new(single)))
             }
             Topology::Cluster => {
                 let client = ClusterClientBuilder::new([url.info.clone()])
@@ -76,7 +76,7 @@ impl Link {
 
     pub(crate) async fn send(&self, command: &Cmd) -> Result<Value, Failure> {
         match self {
-            Self::Single(single) => single.send(command).await,
+            Self::SingleServer(single) => single.send(command).await,
             Self::Cluster(cluster) => {
                 let answer = command.query_async(&mut cluster.clone()).await;
                 answer.map_err(|error: RedisError| match error.kind() {
@@ -101,44 +101,44 @@ impl Link {
     }
 
     /// Asks every node that holds records.
-    pub(crate) async fn ask_all(&self, command: Cmd) -> Result<Vec<Told>, Failure> {
+    pub(crate) async fn ask_all(&self, command: Cmd) -> Result<Vec<NodeReply>, Failure> {
         let cluster = match self {
-            Self::Single(single) => {
-                let text = plain(single.send(&command).await?).ok_or(Failure::Strange("no text"))?;
-                return Ok(vec![Told { node: None, text }]);
+            Self::SingleServer(single) => {
+                let text = plain(single.send(&command).await?).ok_or(Failure::Malformed("no text"))?;
+                return Ok(vec![NodeReply { node: None, text }]);
             }
             Self::Cluster(cluster) => cluster,
         };
         let everywhere = RoutingInfo::MultiNode((MultipleNodeRoutingInfo::AllMasters, None));
         let answer = cluster.clone().route_command(command, everywhere).await;
         let Value::Map(nodes) = answer.map_err(|error| Failure::Lost(words(&error)))? else {
-            return Err(Failure::Strange("no map of nodes"));
+            return Err(Failure::Malformed("no map of nodes"));
         };
-        let told = nodes.into_iter().map(|(node, text)| {
-            plain(text).map(|text| Told { node: plain(node), text }).ok_or(Failure::Strange("no text"))
+        let replies = nodes.into_iter().map(|(node, text)| {
+            plain(text).map(|text| NodeReply { node: plain(node), text }).ok_or(Failure::Malformed("no text"))
         });
-        told.collect()
+        replies.collect()
     }
 }
 
-impl Single {
+impl SingleServer {
     pub(crate) async fn connect(&self) -> Result<(), Failure> {
         let connection = self.client.get_multiplexed_async_connection_with_config(&self.config).await;
         let connection = connection.map_err(|error| Failure::NotSent(words(&error)))?;
-        let mut line = self.line();
-        line.number += 1;
-        line.connection = Some(connection);
+        let mut current = self.current();
+        current.number += 1;
+        current.connection = Some(connection);
         Ok(())
     }
 
     pub(crate) fn is_connected(&self) -> bool {
-        self.line().connection.is_some()
+        self.current().connection.is_some()
     }
 
     async fn send(&self, command: &Cmd) -> Result<Value, Failure> {
         let (number, connection) = {
-            let line = self.line();
-            (line.number, line.connection.clone())
+            let current = self.current();
+            (current.number, current.connection.clone())
         };
         let Some(mut connection) = connection else {
             return Err(Failure::NotSent("there is no connection, and one is being made".to_owned()));
@@ -165,15 +165,15 @@ impl Single {
 
     /// The watch makes another connection.
     fn give_up(&self, number: u64) {
-        let mut line = self.line();
-        if line.number == number {
-            line.connection = None;
+        let mut current = self.current();
+        if current.number == number {
+            current.connection = None;
         }
     }
 
     // A panic while the lock is held leaves a connection or none, and either can be used.
-    fn line(&self) -> std::sync::MutexGuard<'_, Line> {
-        self.line.lock().unwrap_or_else(PoisonError::into_inner)
+    fn current(&self) -> std::sync::MutexGuard<'_, CurrentConnection> {
+        self.current.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 

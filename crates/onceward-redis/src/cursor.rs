@@ -8,7 +8,7 @@ use crate::keys::List;
 
 /// A place behind a record. In lists of what is due, all buckets are one list; in an operator's, one comes after the other.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Place {
+pub(crate) struct Position {
     pub list: List,
     pub score: u64,
     pub id: RecordId,
@@ -26,7 +26,7 @@ const fn kind(which: &Which) -> u8 {
     }
 }
 
-impl Place {
+impl Position {
     pub(crate) fn cursor(self, which: &Which) -> Cursor {
         let mut bytes = vec![FORMAT, kind(which)];
         bytes.extend(self.list.letter().as_bytes());
@@ -59,14 +59,14 @@ mod tests {
 
     #[test]
     fn a_cursor_is_read_back_for_its_own_list_and_refused_for_any_other() {
-        let place = Place { list: List::Unknown, score: 7, id: RecordId::from_bytes([9; 16]) };
+        let place = Position { list: List::Unknown, score: 7, id: RecordId::from_bytes([9; 16]) };
         let (due, filter) = (Which::Due(Due::Reconcile), Which::Filter(Filter::default()));
         let cursor = place.cursor(&due);
-        assert_eq!(Place::read(&cursor, &due), Ok(place));
-        assert!(matches!(Place::read(&cursor, &filter), Err(StoreError::Refused { .. })));
+        assert_eq!(Position::read(&cursor, &due), Ok(place));
+        assert!(matches!(Position::read(&cursor, &filter), Err(StoreError::Refused { .. })));
         for foreign in [&b""[..], b"x", b"\x01uu", &[0; 27], &[0; 300]] {
             let foreign = Cursor::from_bytes(foreign);
-            assert!(matches!(Place::read(&foreign, &due), Err(StoreError::Refused { .. })));
+            assert!(matches!(Position::read(&foreign, &due), Err(StoreError::Refused { .. })));
         }
     }
 }

@@ -63,7 +63,7 @@ pub(crate) enum Failure {
     /// It may have been carried out.
     Lost(String),
     /// The answer is none that this version knows, so it may have been carried out.
-    Strange(&'static str),
+    Malformed(&'static str),
 }
 
 impl Failure {
@@ -73,7 +73,7 @@ impl Failure {
                 reason.clone()
             }
             Self::NoScript => "the server does not keep the script that it was just sent".to_owned(),
-            Self::Strange(what) => format!("the answer makes no sense ({what}): is it really Redis?"),
+            Self::Malformed(what) => format!("the answer makes no sense ({what}): is it really Redis?"),
         }
     }
 
@@ -81,7 +81,7 @@ impl Failure {
         let reason = self.reason();
         match self {
             Self::NotSent(_) | Self::Refused(_) | Self::Demoted(_) => StoreError::Unavailable { reason },
-            Self::NoScript | Self::Lost(_) | Self::Strange(_) => StoreError::Ambiguous { reason },
+            Self::NoScript | Self::Lost(_) | Self::Malformed(_) => StoreError::Ambiguous { reason },
         }
     }
 

@@ -4,8 +4,8 @@ use std::collections::BTreeMap;
 
 use onceward::store::{Finding, Health};
 
+use crate::connection::{Connection, NodeReply};
 use crate::error::{Failure, OpenError};
-use crate::link::{Link, Told};
 use crate::options::Options;
 use crate::url::{RedisUrl, Topology};
 
@@ -13,13 +13,13 @@ use crate::url::{RedisUrl, Topology};
 pub async fn examine(url: &RedisUrl) -> Result<Vec<Finding>, OpenError> {
     let unavailable =
         |failure: Failure| OpenError::Unavailable { server: url.to_string(), reason: failure.reason() };
-    let link = Link::connect(url, &Options::default()).await.map_err(unavailable)?;
-    look(&link, url).await.map_err(unavailable)
+    let connection = Connection::connect(url, &Options::default()).await.map_err(unavailable)?;
+    look(&connection, url).await.map_err(unavailable)
 }
 
-pub(crate) async fn look(link: &Link, url: &RedisUrl) -> Result<Vec<Finding>, Failure> {
+pub(crate) async fn look(connection: &Connection, url: &RedisUrl) -> Result<Vec<Finding>, Failure> {
     let mut findings = Vec::new();
-    for Told { node, text } in link.ask_all(redis::cmd("INFO")).await? {
+    for NodeReply { node, text } in connection.ask_all(redis::cmd("INFO")).await? {
         let info = fields(&text);
         let at = node.map(|node| format!("{node}: ")).unwrap_or_default();
         let get = |name: &str| info.get(name).copied().unwrap_or("unknown");
@@ -33,7 +33,7 @@ pub(crate) async fn look(link: &Link, url: &RedisUrl) -> Result<Vec<Finding>, Fa
         find(persistence(get("aof_enabled")));
         find(replicas(get("connected_slaves")));
     }
-    findings.push(fsync(link).await);
+    findings.push(fsync(connection).await);
     Ok(findings)
 }
 
@@ -125,10 +125,10 @@ fn replicas(count: &str) -> Judgement {
 }
 
 /// Hosted servers often forbid to read this, so it is asked for by itself.
-async fn fsync(link: &Link) -> Finding {
+async fn fsync(connection: &Connection) -> Finding {
     let mut command = redis::cmd("CONFIG");
     command.arg("GET").arg("appendfsync");
-    let value = match link.send(&command).await {
+    let value = match connection.send(&command).await {
         Ok(redis::Value::Array(parts)) => parts.into_iter().nth(1).and_then(crate::reply::text),
         Ok(redis::Value::Map(pairs)) => {
             pairs.into_iter().next().and_then(|(_, value)| crate::reply::text(value))

@@ -25,13 +25,14 @@
 //! ```
 
 mod cache;
+mod connection;
 mod cursor;
 mod error;
 mod examine;
-mod guard;
 mod keys;
-mod link;
+mod loss_detector;
 mod marker;
+mod monitor;
 mod options;
 mod reply;
 mod scan;
@@ -39,7 +40,6 @@ mod script;
 mod statistics;
 mod store;
 mod url;
-mod watch;
 
 pub use cache::RedisCache;
 pub use error::OpenError;

@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use crate::error::ACCEPT;
 use crate::keys::BUCKETS;
 
-pub(crate) struct Guard {
+pub(crate) struct LossDetector {
     state: Mutex<State>,
     /// The last version that each bucket was seen to have given. A bucket that has given fewer was rolled back.
     seen: [AtomicU64; BUCKETS],
@@ -14,7 +14,7 @@ pub(crate) struct Guard {
 
 #[derive(Debug, Clone)]
 enum State {
-    Whole { generation: Arc<str> },
+    Intact { generation: Arc<str> },
     Lost { generation: Arc<str>, what: String, loss: Loss },
 }
 
@@ -36,9 +36,9 @@ pub(crate) struct Marker {
 
 /// What all markers together say.
 #[derive(Debug, PartialEq, Eq)]
-pub(crate) enum Sight {
+pub(crate) enum MarkerCheck {
     /// All is there that was known to be there.
-    Whole,
+    Intact,
     /// An operator has accepted a loss, under this generation.
     Accepted(String),
     /// Something is gone.
@@ -47,50 +47,50 @@ pub(crate) enum Sight {
     RolledBack(String),
 }
 
-impl Guard {
+impl LossDetector {
     pub(crate) fn new(generation: &str, markers: &[Marker]) -> Self {
-        let guard = Self {
-            state: Mutex::new(State::Whole { generation: generation.into() }),
+        let detector = Self {
+            state: Mutex::new(State::Intact { generation: generation.into() }),
             seen: [const { AtomicU64::new(0) }; BUCKETS],
         };
-        guard.learn(markers);
-        guard
+        detector.observe_all(markers);
+        detector
     }
 
     /// The generation that calls must find, or why there can be no call.
     pub(crate) fn generation(&self) -> Result<Arc<str>, String> {
         match &*self.state() {
-            State::Whole { generation } => Ok(generation.clone()),
+            State::Intact { generation } => Ok(generation.clone()),
             State::Lost { what, .. } => Err(format!("{what}; {ACCEPT}")),
         }
     }
 
     /// The generation that was last believed, whether it still is or not.
-    pub(crate) fn known(&self) -> Arc<str> {
+    pub(crate) fn known_generation(&self) -> Arc<str> {
         match &*self.state() {
-            State::Whole { generation } | State::Lost { generation, .. } => generation.clone(),
+            State::Intact { generation } | State::Lost { generation, .. } => generation.clone(),
         }
     }
 
-    pub(crate) fn seen(&self, bucket: u8) -> u64 {
+    pub(crate) fn last_seen(&self, bucket: u8) -> u64 {
         self.seen[usize::from(bucket)].load(Ordering::Acquire)
     }
 
-    pub(crate) fn saw(&self, bucket: u8, last: u64) {
+    pub(crate) fn observe(&self, bucket: u8, last: u64) {
         self.seen[usize::from(bucket)].fetch_max(last, Ordering::AcqRel);
     }
 
-    fn learn(&self, markers: &[Marker]) {
+    fn observe_all(&self, markers: &[Marker]) {
         for (bucket, marker) in (0..=u8::MAX).zip(markers) {
-            self.saw(bucket, marker.last);
+            self.observe(bucket, marker.last);
         }
     }
 
     /// Nothing is served from now on. True where that is news.
-    pub(crate) fn lose(&self, what: &str, loss: Loss) -> bool {
+    pub(crate) fn set_lost(&self, what: &str, loss: Loss) -> bool {
         let mut state = self.state();
         let (generation, before) = match &*state {
-            State::Whole { generation } => (generation.clone(), None),
+            State::Intact { generation } => (generation.clone(), None),
             State::Lost { generation, loss, .. } => (generation.clone(), Some(*loss)),
         };
         // Writes that are gone stay gone, whatever else is found out.
@@ -104,38 +104,38 @@ impl Guard {
     }
 
     /// The store is whole under this generation.
-    pub(crate) fn believe(&self, generation: &str, markers: &[Marker]) {
-        self.learn(markers);
-        *self.state() = State::Whole { generation: generation.into() };
+    pub(crate) fn set_intact(&self, generation: &str, markers: &[Marker]) {
+        self.observe_all(markers);
+        *self.state() = State::Intact { generation: generation.into() };
     }
 
     /// Judges markers that were read after `seen` was noted.
-    pub(crate) fn judge(&self, markers: &[Option<Marker>], seen: &[u64]) -> Sight {
-        let known = self.known();
+    pub(crate) fn check(&self, markers: &[Option<Marker>], seen: &[u64]) -> MarkerCheck {
+        let known = self.known_generation();
         let there: Vec<&Marker> = markers.iter().flatten().collect();
         let missing = markers.len() - there.len();
         let [first, ..] = there.as_slice() else {
-            return Sight::Lost(
+            return MarkerCheck::Lost(
                 "the marker is gone: Redis was flushed or restarted without persistence".to_owned(),
             );
         };
         if missing > 0 {
-            return Sight::Lost(format!(
+            return MarkerCheck::Lost(format!(
                 "{missing} of {} markers are gone: a node of Redis was flushed, or restarted without persistence",
                 markers.len()
             ));
         }
         if there.iter().any(|marker| marker.generation != first.generation) {
-            return Sight::Lost(
+            return MarkerCheck::Lost(
                 "the markers disagree: a part of Redis was restored from elsewhere, or a loss is being accepted just now"
                     .to_owned(),
             );
         }
         if first.generation != *known {
             return if first.generation.starts_with(ACCEPTED) {
-                Sight::Accepted(first.generation.clone())
+                MarkerCheck::Accepted(first.generation.clone())
             } else {
-                Sight::Lost(
+                MarkerCheck::Lost(
                     "another marker stands there: Redis was emptied and set up anew, or writes were rolled back"
                         .to_owned(),
                 )
@@ -144,12 +144,12 @@ impl Guard {
         let back = there.iter().zip(seen).filter(|(marker, seen)| marker.last < **seen).count();
         if back > 0 || self.misses_writes() {
             let back = back.max(1);
-            return Sight::RolledBack(format!(
+            return MarkerCheck::RolledBack(format!(
                 "writes are gone in {back} of {} buckets: Redis was restored from a snapshot, crashed without `appendfsync always`, or failed over to a replica that was behind",
                 markers.len()
             ));
         }
-        Sight::Whole
+        MarkerCheck::Intact
     }
 
     // A panic while the lock is held leaves one whole state or the other.
@@ -173,46 +173,46 @@ mod tests {
         vec![Marker { generation: generation.to_owned(), last }; BUCKETS]
     }
 
-    fn judged(guard: &Guard, markers: Vec<Marker>) -> Sight {
-        let seen: Vec<_> = (0..=u8::MAX).map(|bucket| guard.seen(bucket)).collect();
-        guard.judge(&markers.into_iter().map(Some).collect::<Vec<_>>(), &seen)
+    fn checked(detector: &LossDetector, markers: Vec<Marker>) -> MarkerCheck {
+        let seen: Vec<_> = (0..=u8::MAX).map(|bucket| detector.last_seen(bucket)).collect();
+        detector.check(&markers.into_iter().map(Some).collect::<Vec<_>>(), &seen)
     }
 
     #[test]
     fn what_is_gone_is_missed_and_only_an_operator_can_say_that_it_does_not_matter() {
-        let guard = Guard::new("first-a", &all("first-a", 10));
-        assert_eq!(judged(&guard, all("first-a", 10)), Sight::Whole);
-        assert_eq!(judged(&guard, all("first-a", 11)), Sight::Whole);
+        let detector = LossDetector::new("first-a", &all("first-a", 10));
+        assert_eq!(checked(&detector, all("first-a", 10)), MarkerCheck::Intact);
+        assert_eq!(checked(&detector, all("first-a", 11)), MarkerCheck::Intact);
         assert!(
-            matches!(judged(&guard, all("first-b", 99)), Sight::Lost(_)),
+            matches!(checked(&detector, all("first-b", 99)), MarkerCheck::Lost(_)),
             "set up anew by another process"
         );
-        assert_eq!(judged(&guard, all("accepted-c", 99)), Sight::Accepted("accepted-c".to_owned()));
-        assert!(matches!(judged(&guard, all("making-accepted-c", 99)), Sight::Lost(_)));
-        guard.saw(7, 11);
-        assert!(matches!(judged(&guard, all("first-a", 10)), Sight::RolledBack(_)));
+        assert_eq!(checked(&detector, all("accepted-c", 99)), MarkerCheck::Accepted("accepted-c".to_owned()));
+        assert!(matches!(checked(&detector, all("making-accepted-c", 99)), MarkerCheck::Lost(_)));
+        detector.observe(7, 11);
+        assert!(matches!(checked(&detector, all("first-a", 10)), MarkerCheck::RolledBack(_)));
         let mut some: Vec<_> = all("first-a", 11).into_iter().map(Some).collect();
         some[200] = None;
-        assert!(matches!(guard.judge(&some, &[0; BUCKETS]), Sight::Lost(_)));
-        assert!(matches!(guard.judge(&vec![None; BUCKETS], &[0; BUCKETS]), Sight::Lost(_)));
+        assert!(matches!(detector.check(&some, &[0; BUCKETS]), MarkerCheck::Lost(_)));
+        assert!(matches!(detector.check(&vec![None; BUCKETS], &[0; BUCKETS]), MarkerCheck::Lost(_)));
     }
 
     #[test]
     fn after_a_loss_nothing_is_served_until_something_is_believed_again() {
-        let guard = Guard::new("first-a", &all("first-a", 10));
-        assert!(guard.lose("gone", Loss::Marker));
-        assert!(!guard.lose("gone", Loss::Marker), "the second time is no news");
-        assert!(guard.generation().unwrap_err().contains("accept-loss"));
-        guard.believe("accepted-b", &all("accepted-b", 20));
-        assert_eq!(&*guard.generation().unwrap(), "accepted-b");
-        assert_eq!(guard.seen(0), 20);
+        let detector = LossDetector::new("first-a", &all("first-a", 10));
+        assert!(detector.set_lost("gone", Loss::Marker));
+        assert!(!detector.set_lost("gone", Loss::Marker), "the second time is no news");
+        assert!(detector.generation().unwrap_err().contains("accept-loss"));
+        detector.set_intact("accepted-b", &all("accepted-b", 20));
+        assert_eq!(&*detector.generation().unwrap(), "accepted-b");
+        assert_eq!(detector.last_seen(0), 20);
     }
 
     #[test]
     fn writes_that_are_gone_do_not_come_back_with_the_writes_of_others() {
-        let guard = Guard::new("first-a", &all("first-a", 10));
-        guard.lose("rolled back", Loss::Writes);
-        guard.lose("unreachable meanwhile", Loss::Marker);
-        assert!(matches!(judged(&guard, all("first-a", 99)), Sight::RolledBack(_)));
+        let detector = LossDetector::new("first-a", &all("first-a", 10));
+        detector.set_lost("rolled back", Loss::Writes);
+        detector.set_lost("unreachable meanwhile", Loss::Marker);
+        assert!(matches!(checked(&detector, all("first-a", 99)), MarkerCheck::RolledBack(_)));
     }
 }

@@ -9,21 +9,21 @@ use futures_util::future::try_join_all;
 use onceward::random_bytes;
 use redis::Value;
 
+use crate::connection::Connection;
 use crate::error::{Failure, OpenError};
-use crate::guard::{ACCEPTED, FIRST, MAKING, Marker, ROLLED_BACK};
 use crate::keys::{BUCKETS, Keys, List, buckets};
-use crate::link::Link;
+use crate::loss_detector::{ACCEPTED, FIRST, MAKING, Marker, ROLLED_BACK};
 use crate::options::FirstUse;
 use crate::script::MARK;
 
 /// The marker of every bucket.
-pub(crate) async fn read(link: &Link, keys: &Keys) -> Result<Vec<Option<Marker>>, Failure> {
+pub(crate) async fn read(connection: &Connection, keys: &Keys) -> Result<Vec<Option<Marker>>, Failure> {
     try_join_all(buckets().map(|bucket| async move {
         let mut command = redis::cmd("HMGET");
         command.arg(keys.marker(bucket)).arg("generation").arg("last");
-        match link.send(&command).await? {
+        match connection.send(&command).await? {
             Value::Array(parts) => marker(parts),
-            _ => Err(Failure::Strange("no marker")),
+            _ => Err(Failure::Malformed("no marker")),
         }
     }))
     .await
@@ -38,10 +38,10 @@ fn marker(parts: Vec<Value>) -> Result<Option<Marker>, Failure> {
             let last = crate::reply::text(last).and_then(|text| text.parse().ok());
             match (generation, last) {
                 (Some(generation), Some(last)) => Ok(Some(Marker { generation, last })),
-                (None, _) | (_, None) => Err(Failure::Strange("half a marker")),
+                (None, _) | (_, None) => Err(Failure::Malformed("half a marker")),
             }
         }
-        (None, _) | (_, None) => Err(Failure::Strange("half a marker")),
+        (None, _) | (_, None) => Err(Failure::Malformed("half a marker")),
     }
 }
 
@@ -55,7 +55,7 @@ enum When<'a> {
 
 /// Writes one marker, and tells the generation that stands there then.
 async fn mark(
-    link: &Link,
+    connection: &Connection,
     keys: &Keys,
     bucket: u8,
     when: When<'_>,
@@ -67,13 +67,18 @@ async fn mark(
         When::Always => ("always", ""),
     };
     let arguments = [when.as_bytes(), generation.as_bytes(), expected.as_bytes()];
-    let answer = link.run(&MARK, &[keys.marker(bucket)], &arguments).await?;
-    crate::reply::text(answer).ok_or(Failure::Strange("no generation"))
+    let answer = connection.run(&MARK, &[keys.marker(bucket)], &arguments).await?;
+    crate::reply::text(answer).ok_or(Failure::Malformed("no generation"))
 }
 
 /// Marks every bucket but the first, which says meanwhile that this is not finished.
-async fn mark_others(link: &Link, keys: &Keys, when: When<'_>, generation: &str) -> Result<(), Failure> {
-    try_join_all(buckets().skip(1).map(|bucket| mark(link, keys, bucket, when, generation))).await?;
+async fn mark_others(
+    connection: &Connection,
+    keys: &Keys,
+    when: When<'_>,
+    generation: &str,
+) -> Result<(), Failure> {
+    try_join_all(buckets().skip(1).map(|bucket| mark(connection, keys, bucket, when, generation))).await?;
     Ok(())
 }
 
@@ -83,7 +88,7 @@ fn new_generation(kind: &str) -> Result<String, OpenError> {
 
 /// Finds the store's generation, and sets it up where there is nothing at all.
 pub(crate) async fn open(
-    link: &Link,
+    connection: &Connection,
     keys: &Keys,
     first_use: FirstUse,
     server: &str,
@@ -91,14 +96,14 @@ pub(crate) async fn open(
     let unavailable =
         |failure: Failure| OpenError::Unavailable { server: server.to_owned(), reason: failure.reason() };
     let lost = |what: &str| OpenError::Lost { server: server.to_owned(), what: what.to_owned() };
-    let markers = read(link, keys).await.map_err(unavailable)?;
+    let markers = read(connection, keys).await.map_err(unavailable)?;
     let making =
         markers[0].as_ref().and_then(|first| first.generation.strip_prefix(MAKING)).map(str::to_owned);
     let generation = match making {
         Some(generation) if generation.starts_with(FIRST) => generation,
         Some(_) => return Err(lost("a loss was being accepted and that was not finished")),
         None if markers.iter().all(Option::is_none) => {
-            if has_records(link, keys).await.map_err(unavailable)? {
+            if has_records(connection, keys).await.map_err(unavailable)? {
                 return Err(lost("there are records, and their markers are gone"));
             }
             if first_use == FirstUse::Refuse {
@@ -110,13 +115,13 @@ pub(crate) async fn open(
     };
     // Several gateways may start at once: whoever marks the first bucket chooses the name, and all help to finish.
     let unfinished = format!("{MAKING}{generation}");
-    let standing = mark(link, keys, 0, When::Absent, &unfinished).await.map_err(unavailable)?;
+    let standing = mark(connection, keys, 0, When::Absent, &unfinished).await.map_err(unavailable)?;
     let generation = standing.strip_prefix(MAKING).unwrap_or(&standing);
-    mark_others(link, keys, When::Absent, generation).await.map_err(unavailable)?;
-    mark(link, keys, 0, When::Equal(&format!("{MAKING}{generation}")), generation)
+    mark_others(connection, keys, When::Absent, generation).await.map_err(unavailable)?;
+    mark(connection, keys, 0, When::Equal(&format!("{MAKING}{generation}")), generation)
         .await
         .map_err(unavailable)?;
-    whole(read(link, keys).await.map_err(unavailable)?).map_err(|what| lost(&what))
+    whole(read(connection, keys).await.map_err(unavailable)?).map_err(|what| lost(&what))
 }
 
 /// The generation, if all markers are there and of one.
@@ -135,32 +140,33 @@ fn whole(markers: Vec<Option<Marker>>) -> Result<(String, Vec<Marker>), String> 
     Ok((generation, there))
 }
 
-async fn has_records(link: &Link, keys: &Keys) -> Result<bool, Failure> {
+async fn has_records(connection: &Connection, keys: &Keys) -> Result<bool, Failure> {
     let found = try_join_all(buckets().map(|bucket| async move {
         let mut command = redis::cmd("EXISTS");
         List::ALL.iter().for_each(|list| {
             command.arg(keys.list(bucket, *list));
         });
-        link.send(&command).await
+        connection.send(&command).await
     }));
     Ok(found.await?.into_iter().any(|count| count != Value::Int(0)))
 }
 
 /// Gives every bucket a new generation, which running gateways accept.
-pub(crate) async fn accept(link: &Link, keys: &Keys, server: &str) -> Result<(), OpenError> {
+pub(crate) async fn accept(connection: &Connection, keys: &Keys, server: &str) -> Result<(), OpenError> {
     let unavailable =
         |failure: Failure| OpenError::Unavailable { server: server.to_owned(), reason: failure.reason() };
     let generation = new_generation(ACCEPTED)?;
     let unfinished = format!("{MAKING}{generation}");
-    mark(link, keys, 0, When::Always, &unfinished).await.map_err(unavailable)?;
-    mark_others(link, keys, When::Always, &generation).await.map_err(unavailable)?;
-    mark(link, keys, 0, When::Equal(&unfinished), &generation).await.map_err(unavailable)?;
+    mark(connection, keys, 0, When::Always, &unfinished).await.map_err(unavailable)?;
+    mark_others(connection, keys, When::Always, &generation).await.map_err(unavailable)?;
+    mark(connection, keys, 0, When::Equal(&unfinished), &generation).await.map_err(unavailable)?;
     Ok(())
 }
 
 /// Tells every other gateway that writes are gone. Where another generation stands already, it knows.
-pub(crate) async fn spread(link: &Link, keys: &Keys, generation: &str) -> Result<(), Failure> {
+pub(crate) async fn spread(connection: &Connection, keys: &Keys, generation: &str) -> Result<(), Failure> {
     let gone = format!("{ROLLED_BACK}{generation}");
-    try_join_all(buckets().map(|bucket| mark(link, keys, bucket, When::Equal(generation), &gone))).await?;
+    try_join_all(buckets().map(|bucket| mark(connection, keys, bucket, When::Equal(generation), &gone)))
+        .await?;
     Ok(())
 }

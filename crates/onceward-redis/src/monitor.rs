@@ -5,12 +5,12 @@ use std::time::Duration;
 
 use onceward::time::sleep;
 
+use crate::connection::Connection;
 use crate::error::Failure;
-use crate::guard::{Loss, Sight};
 use crate::keys::buckets;
-use crate::link::Link;
+use crate::loss_detector::{Loss, MarkerCheck};
 use crate::marker;
-use crate::store::Inner;
+use crate::store::StoreInner;
 
 /// How often the markers are read. Every call looks at its own bucket's anyway; this tells readiness, and those that wait.
 const LOOK_EVERY: Duration = Duration::from_millis(500);
@@ -18,23 +18,23 @@ const LOOK_EVERY: Duration = Duration::from_millis(500);
 const CONNECT_EVERY: Duration = Duration::from_millis(50);
 
 /// Runs until the last store is dropped.
-pub(crate) async fn run(inner: Weak<Inner>) {
-    let Some(alarm) = inner.upgrade().map(|inner| inner.alarm.clone()) else { return };
+pub(crate) async fn run(inner: Weak<StoreInner>) {
+    let Some(wake_monitor) = inner.upgrade().map(|inner| inner.wake_monitor.clone()) else { return };
     loop {
         let Some(store) = inner.upgrade() else { return };
-        let pause = store.look_after().await;
+        let pause = store.tick().await;
         drop(store);
         tokio::select! {
             biased;
-            () = alarm.notified() => {}
+            () = wake_monitor.notified() => {}
             () = sleep(pause) => {}
         }
     }
 }
 
-impl Inner {
-    async fn look_after(self: &Arc<Self>) -> Duration {
-        if let Link::Single(single) = &self.link
+impl StoreInner {
+    async fn tick(self: &Arc<Self>) -> Duration {
+        if let Connection::SingleServer(single) = &self.connection
             && !single.is_connected()
         {
             if single.connect().await.is_err() {
@@ -43,7 +43,7 @@ impl Inner {
             self.counters.reconnects.add(1);
             tracing::info!(server = %self.server, "connected to Redis again");
         }
-        if let Err(failure) = self.check().await {
+        if let Err(failure) = self.check_markers().await {
             tracing::warn!(
                 server = %self.server,
                 cause = failure.reason(),
@@ -55,31 +55,33 @@ impl Inner {
     }
 
     /// Reads every marker and holds them against what is known.
-    pub(crate) async fn check(&self) -> Result<(), Failure> {
+    pub(crate) async fn check_markers(&self) -> Result<(), Failure> {
         // Noted before: what is seen while the markers are on their way is newer than they are.
-        let seen: Vec<u64> = buckets().map(|bucket| self.guard.seen(bucket)).collect();
-        let markers = marker::read(&self.link, &self.keys).await?;
+        let seen: Vec<u64> = buckets().map(|bucket| self.loss_detector.last_seen(bucket)).collect();
+        let markers = marker::read(&self.connection, &self.keys).await?;
         let there: Vec<_> = markers.iter().flatten().cloned().collect();
-        match self.guard.judge(&markers, &seen) {
-            Sight::Whole => self.guard.believe(&self.guard.known(), &there),
-            Sight::Accepted(generation) => {
+        match self.loss_detector.check(&markers, &seen) {
+            MarkerCheck::Intact => {
+                self.loss_detector.set_intact(&self.loss_detector.known_generation(), &there)
+            }
+            MarkerCheck::Accepted(generation) => {
                 tracing::warn!(
                     server = %self.server,
                     "an operator has accepted that Redis lost records: keys are served again, and those that were lost execute again"
                 );
-                self.guard.believe(&generation, &there);
+                self.loss_detector.set_intact(&generation, &there);
             }
-            Sight::Lost(what) => self.lost(&what, Loss::Marker),
-            Sight::RolledBack(what) => {
-                self.lost(&what, Loss::Writes);
-                marker::spread(&self.link, &self.keys, &self.guard.known()).await?;
+            MarkerCheck::Lost(what) => self.report_loss(&what, Loss::Marker),
+            MarkerCheck::RolledBack(what) => {
+                self.report_loss(&what, Loss::Writes);
+                marker::spread(&self.connection, &self.keys, &self.loss_detector.known_generation()).await?;
             }
         }
         Ok(())
     }
 
-    pub(crate) fn lost(&self, what: &str, loss: Loss) {
-        if self.guard.lose(what, loss) {
+    pub(crate) fn report_loss(&self, what: &str, loss: Loss) {
+        if self.loss_detector.set_lost(what, loss) {
             self.counters.losses.add(1);
             tracing::error!(
                 server = %self.server,

@@ -22,11 +22,11 @@ pub(crate) enum Reply {
     /// The bucket is not what the caller knows.
     Lost { generation: String },
     /// What was asked for.
-    Told { word: Word, now: Timestamp, last: u64, rest: Value },
+    Answer { kind: ReplyKind, now: Timestamp, last: u64, rest: Value },
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Word {
+pub(crate) enum ReplyKind {
     Applied,
     Conflict,
     Found,
@@ -36,22 +36,22 @@ pub(crate) enum Word {
 
 impl Reply {
     pub(crate) fn read(value: Value) -> Result<Self, Failure> {
-        let Value::Array(parts) = value else { return Err(Failure::Strange("no list")) };
+        let Value::Array(parts) = value else { return Err(Failure::Malformed("no list")) };
         let mut parts = parts.into_iter();
-        let mut text = || parts.next().and_then(text).ok_or(Failure::Strange("a part is missing"));
-        let word = match text()?.as_str() {
+        let mut text = || parts.next().and_then(text).ok_or(Failure::Malformed("a part is missing"));
+        let kind = match text()?.as_str() {
             "lost" => return Ok(Self::Lost { generation: text()? }),
-            "applied" => Word::Applied,
-            "conflict" => Word::Conflict,
-            "found" => Word::Found,
-            "forgotten" => Word::Forgotten,
-            "listed" => Word::Listed,
-            _ => return Err(Failure::Strange("an unknown word")),
+            "applied" => ReplyKind::Applied,
+            "conflict" => ReplyKind::Conflict,
+            "found" => ReplyKind::Found,
+            "forgotten" => ReplyKind::Forgotten,
+            "listed" => ReplyKind::Listed,
+            _ => return Err(Failure::Malformed("an unknown word")),
         };
-        let mut number = || text()?.parse::<u64>().map_err(|_| Failure::Strange("no number"));
+        let mut number = || text()?.parse::<u64>().map_err(|_| Failure::Malformed("no number"));
         let (seconds, micros, last) = (number()?, number()?, number()?);
         let now = Timestamp::from_micros(seconds.saturating_mul(1_000_000).saturating_add(micros));
-        Ok(Self::Told { word, now, last, rest: parts.next().unwrap_or(Value::Nil) })
+        Ok(Self::Answer { kind, now, last, rest: parts.next().unwrap_or(Value::Nil) })
     }
 }
 
@@ -75,32 +75,32 @@ pub(crate) fn record(id: RecordId, stored: Value) -> Result<Option<Stamped>, Sto
     let bytes = match stored {
         Value::Nil => return Ok(None),
         Value::BulkString(bytes) => bytes,
-        _ => return Err(strange(id)),
+        _ => return Err(malformed(id)),
     };
     let version = bytes
         .get(..VERSION_DIGITS)
         .and_then(|digits| std::str::from_utf8(digits).ok()?.parse().ok())
         .map(Version::from_number)
-        .ok_or_else(|| strange(id))?;
+        .ok_or_else(|| malformed(id))?;
     RawRecord { version, bytes: bytes.get(HEAD_BYTES..).unwrap_or_default() }.decode(id).map(Some)
 }
 
-fn strange(id: RecordId) -> StoreError {
+fn malformed(id: RecordId) -> StoreError {
     let why = codec::Unreadable::Damaged { how: "no version" };
     StoreError::Unreadable { id, version: Version::from_number(0), why }
 }
 
 /// Ids and scores of a list.
 pub(crate) fn places(listed: Value) -> Result<Vec<(u64, RecordId)>, Failure> {
-    let Value::Array(parts) = listed else { return Err(Failure::Strange("no list of places")) };
+    let Value::Array(parts) = listed else { return Err(Failure::Malformed("no list of places")) };
     let mut places = Vec::with_capacity(parts.len() / 2);
     let mut parts = parts.into_iter();
     while let (Some(id), Some(score)) = (parts.next(), parts.next()) {
-        let Value::BulkString(id) = id else { return Err(Failure::Strange("a place without an id")) };
+        let Value::BulkString(id) = id else { return Err(Failure::Malformed("a place without an id")) };
         let id =
-            <[u8; 16]>::try_from(id.as_slice()).map_err(|_| Failure::Strange("an id of another length"))?;
+            <[u8; 16]>::try_from(id.as_slice()).map_err(|_| Failure::Malformed("an id of another length"))?;
         let score =
-            text(score).and_then(|text| whole(&text)).ok_or(Failure::Strange("a place without a time"))?;
+            text(score).and_then(|text| whole(&text)).ok_or(Failure::Malformed("a place without a time"))?;
         places.push((score, RecordId::from_bytes(id)));
     }
     Ok(places)

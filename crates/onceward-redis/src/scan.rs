@@ -7,19 +7,19 @@ use onceward::store::driver::PageBudget;
 use onceward::store::{Entry, Filter, Page, Scan, StoreError, Which};
 use onceward::{Record, RecordId, StateKind, Timestamp};
 
-use crate::cursor::Place;
+use crate::cursor::Position;
 use crate::error::Failure;
 use crate::keys::{List, bucket, buckets};
 use crate::reply::{places, record};
 use crate::script::LIST;
-use crate::store::{Inner, SCORE_MAX};
+use crate::store::{SCORE_MAX, StoreInner};
 
 /// So many records, or buckets of an operator's list, are asked for at once.
 const AT_ONCE: usize = 32;
 
 /// What to list of one bucket.
 #[derive(Clone, Copy)]
-struct Wanted {
+struct ListQuery {
     bucket: u8,
     list: List,
     after: Option<(u64, RecordId)>,
@@ -39,16 +39,16 @@ enum Until {
 }
 
 /// Some of a bucket's list.
-struct Listed {
+struct ListSlice {
     now: Timestamp,
     found: Vec<(u64, RecordId)>,
     /// Whether there may be more behind them.
     full: bool,
 }
 
-impl Inner {
+impl StoreInner {
     pub(crate) async fn page(&self, scan: &Scan) -> Result<Page, StoreError> {
-        let after = scan.after.as_ref().map(|cursor| Place::read(cursor, &scan.which)).transpose()?;
+        let after = scan.after.as_ref().map(|cursor| Position::read(cursor, &scan.which)).transpose()?;
         let budget = PageBudget::new(scan.limit);
         match &scan.which {
             Which::Due(due) => self.due(&scan.which, List::of(*due), after, budget).await,
@@ -61,7 +61,7 @@ impl Inner {
         &self,
         which: &Which,
         list: List,
-        after: Option<Place>,
+        after: Option<Position>,
         budget: PageBudget,
     ) -> Result<Page, StoreError> {
         let most = budget.rows_left();
@@ -69,7 +69,7 @@ impl Inner {
         let count = (most / 64 + 2).min(most.max(1));
         let until = self.clock().map_or(Until::Now, Until::At);
         let after = after.map(|place| (place.score, place.id));
-        let wanted = buckets().map(|bucket| Wanted { bucket, list, after, until, count });
+        let wanted = buckets().map(|bucket| ListQuery { bucket, list, after, until, count });
         let listed = try_join_all(wanted.map(|wanted| self.list(wanted))).await?;
         let now = listed.iter().map(|listed| listed.now).min().unwrap_or(Timestamp::from_micros(0));
         let known_to = listed
@@ -83,18 +83,18 @@ impl Inner {
         let all = found.len();
         found.retain(|place| known_to.is_none_or(|known| *place <= known));
         found.truncate(most);
-        let mut filling = Filling::new(now, budget);
+        let mut builder = PageBuilder::new(now, budget);
         for some in found.chunks(AT_ONCE) {
-            if filling.budget.is_full() {
+            if builder.budget.is_full() {
                 break;
             }
-            self.fill(&mut filling, list, some, |record| {
+            self.fill(&mut builder, list, some, |record| {
                 record.due().1 <= now && List::of(record.due().0) == list
             })
             .await?;
         }
-        let more = filling.budget.looks() < all || known_to.is_some();
-        Ok(filling.page(which, more && most > 0))
+        let more = builder.budget.looks() < all || known_to.is_some();
+        Ok(builder.page(which, more && most > 0))
     }
 
     /// Records that an operator asks for, bucket by bucket.
@@ -102,7 +102,7 @@ impl Inner {
         &self,
         which: &Which,
         filter: &Filter,
-        after: Option<Place>,
+        after: Option<Position>,
         budget: PageBudget,
     ) -> Result<Page, StoreError> {
         let (most, lists) = (budget.rows_left(), lists_of(filter));
@@ -111,12 +111,12 @@ impl Inner {
             return Err(StoreError::Refused { reason });
         }
         let start = after.map(|place| (bucket(place.id), place));
-        let steps: Vec<Wanted> = buckets()
+        let steps: Vec<ListQuery> = buckets()
             .flat_map(|bucket| lists.iter().map(move |list| (bucket, *list)))
             .skip_while(|(bucket, list)| {
                 start.is_some_and(|(first, place)| (*bucket, *list) != (first, place.list))
             })
-            .map(|(bucket, list)| Wanted {
+            .map(|(bucket, list)| ListQuery {
                 bucket,
                 list,
                 after: None,
@@ -124,52 +124,56 @@ impl Inner {
                 count: most.clamp(1, AT_ONCE),
             })
             .collect();
-        let mut filling = Filling::new(Timestamp::from_micros(0), budget);
+        let mut builder = PageBuilder::new(Timestamp::from_micros(0), budget);
         let mut after = after.map(|place| (place.score, place.id));
         for some in steps.chunks(AT_ONCE) {
             let first = after.take();
-            let wanted =
-                some.iter().enumerate().map(|(n, step)| Wanted { after: first.filter(|_| n == 0), ..*step });
+            let wanted = some
+                .iter()
+                .enumerate()
+                .map(|(n, step)| ListQuery { after: first.filter(|_| n == 0), ..*step });
             let firsts = try_join_all(wanted.map(|wanted| self.list(wanted))).await?;
             for (step, listed) in some.iter().zip(firsts) {
-                if self.walk(&mut filling, filter, *step, listed).await? == Walked::Full {
-                    return Ok(filling.page(which, most > 0));
+                if self.walk(&mut builder, filter, *step, listed).await? == WalkEnd::Full {
+                    return Ok(builder.page(which, most > 0));
                 }
             }
         }
-        Ok(filling.page(which, false))
+        Ok(builder.page(which, false))
     }
 
     /// All of one bucket's list, until the page is full.
     async fn walk(
         &self,
-        filling: &mut Filling,
+        builder: &mut PageBuilder,
         filter: &Filter,
-        step: Wanted,
-        mut listed: Listed,
-    ) -> Result<Walked, StoreError> {
+        step: ListQuery,
+        mut listed: ListSlice,
+    ) -> Result<WalkEnd, StoreError> {
         loop {
-            filling.now = listed.now;
-            if filling.budget.is_full() {
+            builder.now = listed.now;
+            if builder.budget.is_full() {
                 // What was listed of this step comes with the next page.
-                return Ok(if listed.found.is_empty() { Walked::ToTheEnd } else { Walked::Full });
+                return Ok(if listed.found.is_empty() { WalkEnd::ToTheEnd } else { WalkEnd::Full });
             }
             let mut left = listed.found.as_slice();
             while !left.is_empty() {
-                if filling.budget.is_full() {
-                    return Ok(Walked::Full);
+                if builder.budget.is_full() {
+                    return Ok(WalkEnd::Full);
                 }
-                let (some, rest) = left.split_at(left.len().min(filling.budget.rows_left()).min(AT_ONCE));
-                self.fill(filling, step.list, some, |record| filter.accepts(record)).await?;
+                let (some, rest) = left.split_at(left.len().min(builder.budget.rows_left()).min(AT_ONCE));
+                self.fill(builder, step.list, some, |record| filter.accepts(record)).await?;
                 left = rest;
             }
-            let Some(last) = listed.found.last().filter(|_| listed.full) else { return Ok(Walked::ToTheEnd) };
-            listed = self.list(Wanted { after: Some(*last), ..step }).await?;
+            let Some(last) = listed.found.last().filter(|_| listed.full) else {
+                return Ok(WalkEnd::ToTheEnd);
+            };
+            listed = self.list(ListQuery { after: Some(*last), ..step }).await?;
         }
     }
 
     /// Up to so many places of one bucket's list behind a place.
-    async fn list(&self, wanted: Wanted) -> Result<Listed, StoreError> {
+    async fn list(&self, wanted: ListQuery) -> Result<ListSlice, StoreError> {
         let keys = [self.keys.list(wanted.bucket, wanted.list), self.keys.marker(wanted.bucket)];
         let lowest = wanted.after.map_or(0, |(score, _)| score).to_string();
         let highest = match wanted.until {
@@ -182,15 +186,15 @@ impl Inner {
         loop {
             let skipped = offset.to_string();
             let arguments = [lowest.as_bytes(), highest.as_bytes(), skipped.as_bytes(), count.as_bytes()];
-            let told = self.ask(&LIST, wanted.bucket, &keys, &arguments).await;
-            let told = told.map_err(|untold| self.of_read(untold))?;
-            let some = places(told.rest).map_err(Failure::of_read)?;
+            let answer = self.ask(&LIST, wanted.bucket, &keys, &arguments).await;
+            let answer = answer.map_err(|error| self.of_read(error))?;
+            let some = places(answer.rest).map_err(Failure::of_read)?;
             let full = some.len() == wanted.count;
             offset += some.len();
             // Those of the very time at which the last page ended may have been on it.
             found.extend(some.into_iter().filter(|place| wanted.after.is_none_or(|after| *place > after)));
             if !full || found.len() >= wanted.count {
-                return Ok(Listed { now: told.now, found, full });
+                return Ok(ListSlice { now: answer.now, found, full });
             }
         }
     }
@@ -198,7 +202,7 @@ impl Inner {
     /// Reads records and puts those that are wanted on the page. What cannot be read is put there, too.
     async fn fill(
         &self,
-        filling: &mut Filling,
+        builder: &mut PageBuilder,
         list: List,
         some: &[(u64, RecordId)],
         wanted: impl Fn(&Record) -> bool,
@@ -206,24 +210,24 @@ impl Inner {
         let read = join_all(some.iter().map(|(_, id)| {
             let mut command = redis::cmd("GET");
             command.arg(self.keys.record(*id));
-            async move { self.link.send(&command).await }
+            async move { self.connection.send(&command).await }
         }));
         for (&(score, id), stored) in some.iter().zip(read.await) {
             let stored = stored.map_err(Failure::of_read)?;
-            filling.budget.count_looks(1);
-            filling.last = Some(Place { list, score, id });
+            builder.budget.count_looks(1);
+            builder.last = Some(Position { list, score, id });
             if let redis::Value::BulkString(bytes) = &stored {
-                filling.budget.count_bytes(bytes.len());
+                builder.budget.count_bytes(bytes.len());
             }
             match record(id, stored) {
                 // It was forgotten meanwhile.
                 Ok(None) => {}
                 Ok(Some(stamped)) if !wanted(&stamped.record) => {}
                 Ok(Some(stamped)) => {
-                    filling.push(Entry { id, version: stamped.version, record: Ok(stamped.record) });
+                    builder.push(Entry { id, version: stamped.version, record: Ok(stamped.record) });
                 }
                 Err(StoreError::Unreadable { version, why, .. }) => {
-                    filling.push(Entry { id, version, record: Err(why) });
+                    builder.push(Entry { id, version, record: Err(why) });
                 }
                 Err(error) => return Err(error),
             }
@@ -233,7 +237,7 @@ impl Inner {
 }
 
 #[derive(PartialEq, Eq)]
-enum Walked {
+enum WalkEnd {
     ToTheEnd,
     Full,
 }
@@ -249,14 +253,14 @@ fn lists_of(filter: &Filter) -> &'static [List] {
 }
 
 /// A page while it is being filled.
-struct Filling {
+struct PageBuilder {
     now: Timestamp,
     entries: Vec<Entry>,
     budget: PageBudget,
-    last: Option<Place>,
+    last: Option<Position>,
 }
 
-impl Filling {
+impl PageBuilder {
     const fn new(now: Timestamp, budget: PageBudget) -> Self {
         Self { now, entries: Vec::new(), budget, last: None }
     }

@@ -9,17 +9,17 @@ use onceward::{Clock, Record, RecordId, Timestamp, codec};
 use redis::Value;
 use tokio::sync::{Notify, Semaphore, SemaphorePermit};
 
+use crate::connection::Connection;
 use crate::error::{Failure, OpenError};
 use crate::examine;
-use crate::guard::{Guard, Loss};
 use crate::keys::{Keys, List, bucket};
-use crate::link::Link;
+use crate::loss_detector::{Loss, LossDetector};
 use crate::options::Options;
-use crate::reply::{Reply, Word, digits, record};
+use crate::reply::{Reply, ReplyKind, digits, record};
 use crate::script::{FORGET, LOAD, SWAP, Script};
 use crate::statistics::{Counters, Statistics};
 use crate::url::RedisUrl;
-use crate::{marker, watch};
+use crate::{marker, monitor};
 
 /// So many deletions are under way at once: claims come between them.
 const FORGET_AT_ONCE: usize = 64;
@@ -32,16 +32,16 @@ pub(crate) const SCORE_MAX: u64 = 1 << 53;
 /// and ends when the last clone is dropped.
 #[derive(Clone)]
 pub struct RedisStore {
-    inner: Arc<Inner>,
+    inner: Arc<StoreInner>,
 }
 
-pub(crate) struct Inner {
-    pub link: Link,
+pub(crate) struct StoreInner {
+    pub connection: Connection,
     pub keys: Keys,
-    pub guard: Guard,
+    pub loss_detector: LossDetector,
     pub counters: Counters,
     /// Wakes the watch.
-    pub alarm: Arc<Notify>,
+    pub wake_monitor: Arc<Notify>,
     pub server: String,
     clock: Option<Arc<dyn Clock>>,
     permits: Semaphore,
@@ -49,15 +49,15 @@ pub(crate) struct Inner {
 }
 
 /// What a script told, and when.
-pub(crate) struct Told {
-    pub word: Word,
+pub(crate) struct ScriptAnswer {
+    pub kind: ReplyKind,
     pub now: Timestamp,
     pub last: u64,
     pub rest: Value,
 }
 
 /// Why a script told nothing.
-pub(crate) enum Untold {
+pub(crate) enum ScriptError {
     Failed(Failure),
     /// The bucket is not what was known. Nothing was written.
     Lost,
@@ -73,9 +73,9 @@ impl RedisStore {
         let server = url.to_string();
         let unavailable =
             |failure: Failure| OpenError::Unavailable { server: server.clone(), reason: failure.reason() };
-        let link = Link::connect(url, &options).await.map_err(unavailable)?;
+        let connection = Connection::connect(url, &options).await.map_err(unavailable)?;
         for Finding { health, subject: setting, text } in
-            examine::look(&link, url).await.map_err(unavailable)?
+            examine::look(&connection, url).await.map_err(unavailable)?
         {
             match health {
                 Health::Good => {}
@@ -84,19 +84,19 @@ impl RedisStore {
             }
         }
         let keys = Keys::new(url.prefix());
-        let (generation, markers) = marker::open(&link, &keys, options.first_use, &server).await?;
-        let inner = Arc::new(Inner {
-            link,
+        let (generation, markers) = marker::open(&connection, &keys, options.first_use, &server).await?;
+        let inner = Arc::new(StoreInner {
+            connection,
             keys,
-            guard: Guard::new(&generation, &markers),
+            loss_detector: LossDetector::new(&generation, &markers),
             counters: Counters::default(),
-            alarm: Arc::default(),
+            wake_monitor: Arc::default(),
             server,
             clock: options.clock,
             permits: Semaphore::new(options.in_flight),
             in_flight: options.in_flight,
         });
-        tokio::spawn(watch::run(Arc::downgrade(&inner)));
+        tokio::spawn(monitor::run(Arc::downgrade(&inner)));
         Ok(Self { inner })
     }
 
@@ -104,10 +104,10 @@ impl RedisStore {
     /// execute again. Gateways that run go on by themselves within a second.
     pub async fn accept_loss(url: &RedisUrl) -> Result<(), OpenError> {
         let server = url.to_string();
-        let link = Link::connect(url, &Options::default())
+        let connection = Connection::connect(url, &Options::default())
             .await
             .map_err(|failure| OpenError::Unavailable { server: server.clone(), reason: failure.reason() })?;
-        marker::accept(&link, &Keys::new(url.prefix()), &server).await
+        marker::accept(&connection, &Keys::new(url.prefix()), &server).await
     }
 
     /// What the store has done since it was opened, for metrics.
@@ -117,11 +117,11 @@ impl RedisStore {
 
     /// Whether records are known to be lost, and what to do: for readiness.
     pub fn loss(&self) -> Option<String> {
-        self.inner.guard.generation().err()
+        self.inner.loss_detector.generation().err()
     }
 }
 
-impl Inner {
+impl StoreInner {
     /// Runs a script on one bucket, with what is known of it in front of the arguments.
     pub(crate) async fn ask(
         &self,
@@ -129,42 +129,42 @@ impl Inner {
         bucket: u8,
         keys: &[String],
         arguments: &[&[u8]],
-    ) -> Result<Told, Untold> {
-        let Ok(generation) = self.guard.generation() else { return Err(Untold::Lost) };
-        let seen = self.guard.seen(bucket).to_string();
+    ) -> Result<ScriptAnswer, ScriptError> {
+        let Ok(generation) = self.loss_detector.generation() else { return Err(ScriptError::Lost) };
+        let seen = self.loss_detector.last_seen(bucket).to_string();
         let all: Vec<&[u8]> =
             [generation.as_bytes(), seen.as_bytes()].into_iter().chain(arguments.iter().copied()).collect();
-        let answer = self.link.run(script, keys, &all).await.and_then(Reply::read);
+        let answer = self.connection.run(script, keys, &all).await.and_then(Reply::read);
         match answer {
-            Ok(Reply::Told { word, now, last, rest }) => {
-                self.guard.saw(bucket, last);
+            Ok(Reply::Answer { kind, now, last, rest }) => {
+                self.loss_detector.observe(bucket, last);
                 let now = self.clock.as_ref().map_or(now, |clock| clock.now());
-                Ok(Told { word, now, last, rest })
+                Ok(ScriptAnswer { kind, now, last, rest })
             }
             Ok(Reply::Lost { generation: found }) => {
-                self.miss(&generation, &found);
-                Err(Untold::Lost)
+                self.marker_mismatch(&generation, &found);
+                Err(ScriptError::Lost)
             }
             Err(failure) => {
                 // The connection may be gone: the watch makes another.
                 if matches!(failure, Failure::Lost(_) | Failure::Demoted(_)) {
-                    self.alarm.notify_one();
+                    self.wake_monitor.notify_one();
                 }
-                Err(Untold::Failed(failure))
+                Err(ScriptError::Failed(failure))
             }
         }
     }
 
-    fn miss(&self, known: &str, found: &str) {
+    fn marker_mismatch(&self, known: &str, found: &str) {
         if found == known {
-            self.lost(
+            self.report_loss(
                 "a bucket has given fewer versions than were seen: writes were rolled back",
                 Loss::Writes,
             );
-        } else if *self.guard.known() == *known {
-            self.lost("a bucket's marker is gone, or another stands there", Loss::Marker);
+        } else if *self.loss_detector.known_generation() == *known {
+            self.report_loss("a bucket's marker is gone, or another stands there", Loss::Marker);
         }
-        self.alarm.notify_one();
+        self.wake_monitor.notify_one();
     }
 
     fn permit(&self) -> Result<SemaphorePermit<'_>, StoreError> {
@@ -178,24 +178,24 @@ impl Inner {
     }
 
     pub(crate) fn unavailable(&self) -> StoreError {
-        let reason = match self.guard.generation() {
+        let reason = match self.loss_detector.generation() {
             Err(reason) => reason,
             Ok(_) => "Redis did not have the marker that was expected, and is being looked at".to_owned(),
         };
         StoreError::Unavailable { reason }
     }
 
-    pub(crate) fn of_read(&self, untold: Untold) -> StoreError {
-        match untold {
-            Untold::Failed(failure) => failure.of_read(),
-            Untold::Lost => self.unavailable(),
+    pub(crate) fn of_read(&self, error: ScriptError) -> StoreError {
+        match error {
+            ScriptError::Failed(failure) => failure.of_read(),
+            ScriptError::Lost => self.unavailable(),
         }
     }
 
-    fn of_write(&self, untold: Untold) -> StoreError {
-        match untold {
-            Untold::Failed(failure) => failure.of_write(),
-            Untold::Lost => self.unavailable(),
+    fn of_write(&self, error: ScriptError) -> StoreError {
+        match error {
+            ScriptError::Failed(failure) => failure.of_write(),
+            ScriptError::Lost => self.unavailable(),
         }
     }
 
@@ -203,8 +203,8 @@ impl Inner {
         let _permit = self.permit()?;
         let bucket = bucket(id);
         let keys = [self.keys.record(id), self.keys.marker(bucket)];
-        let told = self.ask(&LOAD, bucket, &keys, &[]).await.map_err(|untold| self.of_read(untold))?;
-        Ok(Seen { now: told.now, record: record(id, told.rest)? })
+        let answer = self.ask(&LOAD, bucket, &keys, &[]).await.map_err(|error| self.of_read(error))?;
+        Ok(Seen { now: answer.now, record: record(id, answer.rest)? })
     }
 
     async fn swap(&self, id: RecordId, expect: Option<Version>, next: Record) -> Result<Swapped, StoreError> {
@@ -217,13 +217,13 @@ impl Inner {
         let score = at.as_micros().min(SCORE_MAX).to_string();
         let arguments: [&[u8]; 5] =
             [expect.as_bytes(), List::of(due).letter().as_bytes(), score.as_bytes(), id.as_bytes(), &bytes];
-        let told = self.ask(&SWAP, bucket(id), &self.keys.of_write(id), &arguments).await;
-        let Told { word, now, last, rest } = told.map_err(|untold| self.of_write(untold))?;
-        match word {
-            Word::Applied => Ok(Swapped::Applied { version: Version::from_number(last), now }),
-            Word::Conflict => Ok(Swapped::Conflict(Seen { now, record: record(id, rest)? })),
-            Word::Found | Word::Forgotten | Word::Listed => {
-                Err(Failure::Strange("an answer to something else").of_write())
+        let answer = self.ask(&SWAP, bucket(id), &self.keys.of_write(id), &arguments).await;
+        let ScriptAnswer { kind, now, last, rest } = answer.map_err(|error| self.of_write(error))?;
+        match kind {
+            ReplyKind::Applied => Ok(Swapped::Applied { version: Version::from_number(last), now }),
+            ReplyKind::Conflict => Ok(Swapped::Conflict(Seen { now, record: record(id, rest)? })),
+            ReplyKind::Found | ReplyKind::Forgotten | ReplyKind::Listed => {
+                Err(Failure::Malformed("an answer to something else").of_write())
             }
         }
     }
@@ -231,8 +231,8 @@ impl Inner {
     async fn forget_one(&self, id: RecordId, version: Version) -> Result<usize, StoreError> {
         let version = digits(version);
         let arguments: [&[u8]; 2] = [version.as_bytes(), id.as_bytes()];
-        let told = self.ask(&FORGET, bucket(id), &self.keys.of_write(id), &arguments).await;
-        Ok(usize::from(told.map_err(|untold| self.of_write(untold))?.rest == Value::Int(1)))
+        let answer = self.ask(&FORGET, bucket(id), &self.keys.of_write(id), &arguments).await;
+        Ok(usize::from(answer.map_err(|error| self.of_write(error))?.rest == Value::Int(1)))
     }
 
     async fn forget(&self, records: Vec<(RecordId, Version)>) -> Result<usize, StoreError> {
