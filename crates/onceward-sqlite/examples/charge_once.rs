@@ -56,12 +56,12 @@ async fn main() -> Result<(), Box<dyn Error>> {
     let impatient = tokio::time::timeout(Duration::from_millis(100), pay(&engine, &provider, "order-3", 700));
     match impatient.await {
         Ok(_) => println!("   it was faster than expected"),
-        Err(_) => println!("   nobody is there to hear the answer"),
+        Err(_) => println!("   the app has gone and hears no answer"),
     }
     say("It comes back and asks again.");
     show(&pay(&engine, &provider, "order-3", 700).await?);
 
-    say("The connection to the provider breaks after the charge was sent: nobody knows.");
+    say("The connection to the provider breaks after the charge was sent: the outcome is unknown.");
     let broken = provider.clone();
     let ran = engine
         .run(claim("order-4", 800)?, async move |_| {
@@ -132,7 +132,7 @@ fn show(ran: &Ran) {
         }
         Ran::Refused(Refusal::InProgress { .. }) => println!("   refused    it is still running"),
         Ran::Refused(Refusal::Unknown { .. }) => {
-            println!("   refused    nobody knows yet whether it was charged")
+            println!("   refused    it is unknown whether it was charged")
         }
         Ran::Retryable(why) => println!("   retryable  {why}"),
         Ran::Unknown(why) => println!("   unknown    {why}"),

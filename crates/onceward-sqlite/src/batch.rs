@@ -1,4 +1,5 @@
-//! Decides what waits, one job after the other, against what stored: in the batch itself, in memory, or in the database.
+//! Decides the jobs of a batch in order, each against the current version of its id: in the batch, in a memtable or in the
+//! database.
 
 use std::collections::VecDeque;
 use std::path::PathBuf;
@@ -15,17 +16,17 @@ use crate::journal::{Change, Frame};
 use crate::memtable::{ById, Memtables};
 use crate::rows::{SELECT, SELECT_VERSION, stored, stored_version};
 
-/// A batch while it is decided, and until it is answered.
+/// A batch from its first decision until it is answered.
 pub(crate) struct Batch<'c> {
-    /// What is to be made durable.
+    /// The changes, encoded for the journal.
     pub frame: Frame,
     decided: Vec<Decided>,
     changes: ById<Arc<Change>>,
-    /// What was recent when the batch began, id by id in the order of the jobs.
+    /// The unflushed change of each id when the batch began, in the order of the jobs.
     unflushed: VecDeque<Option<Arc<Change>>>,
-    /// How many bytes were read and written.
+    /// Bytes that were read and written so far.
     bytes: usize,
-    /// The last version that was given. One that was given in vain does not come back either.
+    /// The last version that was assigned. A version of a failed batch is not used again either.
     version: u64,
     path: PathBuf,
     connection: &'c Connection,
@@ -35,7 +36,7 @@ pub(crate) struct Batch<'c> {
     select_version: Statement<'c>,
 }
 
-/// A job whose answer waits until the batch is durable.
+/// A decided job, whose answer is held back until the batch is durable.
 enum Decided {
     Applied(AnswerSender<RawSwapped>, Version),
     Conflict(AnswerSender<RawSwapped>, Option<RawRecord>),
@@ -60,13 +61,13 @@ impl<'c> Batch<'c> {
         })
     }
 
-    /// How many jobs are decided.
+    /// The number of decided jobs.
     pub(crate) fn len(&self) -> usize {
         self.decided.len()
     }
 
-    /// Takes jobs from the front until so many bytes were read or written, at least one.
-    /// Fails only if the look at the database cannot be ended: then nothing more can be decided.
+    /// Decides jobs until this many bytes were read or written, at least one. Fails only if the read transaction cannot be
+    /// ended: later batches would then see old data.
     pub(crate) fn decide(
         &mut self,
         jobs: &mut VecDeque<Job>,
@@ -76,8 +77,8 @@ impl<'c> Batch<'c> {
         self.frame.clear();
         self.bytes = 0;
         self.unflushed.clear();
-        // Memory first, then the database as of a later moment: what is folded meanwhile is found in one of them. The
-        // other way round it could be in neither.
+        // The memtables are read before the database, so that a change that is flushed in between is found in one of them.
+        // In the opposite order it could be missed in both.
         memtables.get_all(jobs.iter(), &mut self.unflushed);
         while let Some(job) = jobs.pop_front() {
             match job {
@@ -85,7 +86,7 @@ impl<'c> Batch<'c> {
                 Job::Forget(forget) => self.forget(forget),
                 Job::Flush(answer) if self.decided.is_empty() => memtables.wait_for_flush(answer),
                 Job::Flush(answer) => {
-                    // What was asked for before it becomes durable first.
+                    // Earlier jobs of this batch must be durable first.
                     jobs.push_front(Job::Flush(answer));
                     break;
                 }
@@ -103,7 +104,7 @@ impl<'c> Batch<'c> {
     fn swap(&mut self, swap: Swap) {
         let Swap { id, expect, row, answer } = swap;
         let unflushed = self.unflushed.pop_front().flatten();
-        // Its caller gave up. A claim that is written now would be one that nobody works on.
+        // The caller gave up. A claim that is written now would block its key, and no task would work on it.
         if answer.is_abandoned() {
             return;
         }
@@ -152,7 +153,7 @@ impl<'c> Batch<'c> {
             }
         }
         match failed {
-            // What could be read is forgotten all the same; what could not stays, and is listed again.
+            // The other records are deleted. Those that could not be read stay, and are listed again.
             Some(error) if forgotten == 0 => answer.send(Err(error)),
             Some(_) | None => self.decided.push(Decided::Forgotten(answer, forgotten)),
         }
@@ -175,7 +176,7 @@ impl<'c> Batch<'c> {
             .map_err(|error| unavailable(&error, &self.path))
     }
 
-    /// One look at the database serves the whole batch.
+    /// One read transaction serves the whole batch.
     fn begin_read(&mut self) -> rusqlite::Result<()> {
         if self.connection.is_autocommit() {
             self.begin.execute([])?;
@@ -183,7 +184,7 @@ impl<'c> Batch<'c> {
         Ok(())
     }
 
-    /// The batch is durable: shows it to everybody, and answers it.
+    /// The batch is durable: makes its changes visible, and answers its jobs.
     pub(crate) fn answer(&mut self, memtables: &Memtables, now: Timestamp) {
         if !self.changes.is_empty() {
             memtables.add(self.changes.drain(), now);
@@ -197,7 +198,7 @@ impl<'c> Batch<'c> {
         });
     }
 
-    /// Nothing of the batch counts.
+    /// The batch was not written: answers all its jobs with this error.
     pub(crate) fn fail(&mut self, error: &StoreError) {
         self.changes.clear();
         self.decided.drain(..).for_each(|decided| match decided {

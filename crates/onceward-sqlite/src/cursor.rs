@@ -1,20 +1,20 @@
-//! Where a page ended: in which list, and after which row.
+//! Cursors: the list and the row after which a page continues.
 
 use onceward::store::driver::foreign_cursor;
 use onceward::store::{Cursor, StoreError};
 
-/// The order in which rows are listed. A cursor goes on in the order it was made in, and in no other.
+/// The order in which rows are listed. A cursor is valid only for the order that it was made for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Walk {
     /// `in_progress`, by the end of the lease.
     Leases,
-    /// `unknown`, by the next look of reconciliation.
+    /// `unknown`, by the time of the next reconciliation.
     Reconcile,
-    /// What has an expiry, by it.
+    /// Records with an expiry, by expiry.
     Expiry,
-    /// What has an expiry within one span of many, by the order of the first claims.
+    /// Records that expire within one crowded span, in the order of their first claims.
     Crowd,
-    /// Everything, by the order of the first claims.
+    /// All records, in the order of their first claims.
     All,
 }
 
@@ -30,7 +30,7 @@ impl Walk {
     }
 }
 
-/// A place between two rows of a walk.
+/// A position between two rows of a walk.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Position {
     pub walk: Walk,
@@ -38,7 +38,7 @@ pub(crate) struct Position {
     pub number: i64,
 }
 
-/// Cursors outlive the process that gave them, in a client's hands: another layout gets another number.
+/// Clients keep cursors longer than the process lives, so a new layout gets a new number.
 const FORMAT: u8 = 1;
 
 impl Position {

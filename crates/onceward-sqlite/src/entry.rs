@@ -1,4 +1,4 @@
-//! A row of a list, if it is asked for.
+//! Reads a listed row and applies the filter.
 
 use onceward::codec::{self, Unreadable};
 use onceward::store::driver::PageBudget;
@@ -8,8 +8,8 @@ use rusqlite::Row;
 
 use crate::rows::{micros, version};
 
-/// Reads a row of (number, due_at, id, version, state, created_at, record) and counts its bytes in the page's budget. What
-/// cannot be read is judged by its columns, and by them alone.
+/// Reads a row of (number, due_at, id, version, state, created_at, record), and counts its bytes in the page's budget.
+/// Returns `None` for a row that the filter rejects. A record that cannot be decoded is filtered by its columns alone.
 pub(crate) fn entry(
     row: &Row<'_>,
     which: &Which,

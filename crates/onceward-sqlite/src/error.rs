@@ -1,4 +1,4 @@
-//! What can go wrong, and whom it concerns: one attempt, or the process.
+//! Errors: why a store cannot be opened, and whether a failed statement is fatal for the process.
 
 use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
@@ -7,7 +7,7 @@ use onceward::store::StoreError;
 use onceward::store::driver::InvalidOption;
 use rusqlite::{ErrorCode, ffi};
 
-/// Why a file could not be opened as a store.
+/// Why a file cannot be opened as a store.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum OpenError {
     /// An option is out of its range.
@@ -64,7 +64,7 @@ pub enum OpenError {
         /// What is wrong with it, and what to do.
         problem: String,
     },
-    /// The database or the operating system refused.
+    /// The database or the operating system returned an error.
     #[error("the store {path:?} could not be opened: {reason}")]
     Failed {
         /// The file.
@@ -80,12 +80,12 @@ impl OpenError {
     }
 }
 
-/// Whom an error of a statement concerns.
+/// What a failed statement means for the store.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Severity {
-    /// This attempt: nothing of it counts, and another one may do better.
+    /// Nothing was written. Another attempt may succeed.
     Retryable,
-    /// Everything that was ever acknowledged: a sync failed.
+    /// A sync failed, so what was acknowledged may not be on the disk.
     Fatal,
 }
 
@@ -94,7 +94,7 @@ pub(crate) fn severity(error: &rusqlite::Error) -> Severity {
         return Severity::Retryable;
     };
     match *extended_code {
-        // The last two are a disk that says it returned other bytes than were written.
+        // The last two report a disk that returned other bytes than were written.
         ffi::SQLITE_IOERR_FSYNC
         | ffi::SQLITE_IOERR_DIR_FSYNC
         | ffi::SQLITE_IOERR_DATA
@@ -107,17 +107,17 @@ pub(crate) fn unavailable(error: &rusqlite::Error, path: &Path) -> StoreError {
     StoreError::Unavailable { reason: explain(error, path) }
 }
 
-/// Why a batch was not appended to the journal, with what to do.
+/// The text for a batch that was not appended to the journal, with what to do.
 pub(crate) fn not_journaled(error: &std::io::Error, path: &Path) -> String {
     if matches!(error.kind(), ErrorKind::StorageFull | ErrorKind::QuotaExceeded) {
         return format!(
-            "the disk that holds {path:?} is full: free some space, and the store goes on by itself ({error})"
+            "the disk that holds {path:?} is full: free some space, and the store continues by itself ({error})"
         );
     }
-    format!("the journal of {path:?} could not be written: look at the disk and the kernel's log ({error})")
+    format!("the journal of {path:?} could not be written: check the disk and the kernel's log ({error})")
 }
 
-/// The error in words, with what to do.
+/// The text of an error, with what to do.
 pub(crate) fn explain(error: &rusqlite::Error, path: &Path) -> String {
     let Some(code) = error.sqlite_error_code() else {
         return format!("{path:?}: {error}");
@@ -129,11 +129,11 @@ pub(crate) fn explain(error: &rusqlite::Error, path: &Path) -> String {
     match code {
         ErrorCode::DiskFull => {
             format!(
-                "the disk that holds {path:?} is full: free some space, and the store goes on by itself ({error})"
+                "the disk that holds {path:?} is full: free some space, and the store continues by itself ({error})"
             )
         }
         ErrorCode::DatabaseBusy | ErrorCode::DatabaseLocked => format!(
-            "another program holds the write lock of {path:?}: end its transaction, and the store goes on by itself ({error})"
+            "another program holds the write lock of {path:?}: end its transaction, and the store continues by itself ({error})"
         ),
         ErrorCode::ReadOnly | ErrorCode::PermissionDenied => {
             format!(
@@ -141,11 +141,11 @@ pub(crate) fn explain(error: &rusqlite::Error, path: &Path) -> String {
             )
         }
         ErrorCode::DatabaseCorrupt | ErrorCode::NotADatabase => format!(
-            "{path:?} is damaged: look at the disk, run `PRAGMA integrity_check`, and restore a backup ({error})"
+            "{path:?} is damaged: check the disk, run `PRAGMA integrity_check`, and restore a backup ({error})"
         ),
         ErrorCode::SystemIoFailure => {
             format!(
-                "the disk that holds {path:?} gave an error: look at the disk and the kernel's log ({error})"
+                "the disk that holds {path:?} returned an error: check the disk and the kernel's log ({error})"
             )
         }
         ErrorCode::CannotOpen => {
@@ -155,12 +155,12 @@ pub(crate) fn explain(error: &rusqlite::Error, path: &Path) -> String {
     }
 }
 
-/// What is said before the process stops.
+/// The message that is printed before the process stops.
 pub(crate) fn fatal(error: &dyn std::fmt::Display, path: &Path) -> String {
     format!(
-        "the disk did not confirm a write to {path:?} ({error}). What it holds is uncertain, and asking it again could \
-         report success for data that is lost, so the process stops. Everything that was acknowledged is in the file or \
-         its log: look at the disk, then start again"
+        "the disk did not confirm a write to {path:?} ({error}). What it holds is uncertain, and a second sync could \
+         report success for data that is lost, so the process stops. Everything that was acknowledged is in the database \
+         or its journal: check the disk, then start again"
     )
 }
 

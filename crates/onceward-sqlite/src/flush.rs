@@ -1,7 +1,7 @@
-//! The thread that brings the database up to date with the journal, a table of changes at a time.
+//! The flusher thread, which writes frozen memtables into the database.
 //!
-//! A table says what its ids have come to, not how, so folding it again, after a crash in the middle, changes nothing. It
-//! goes in parts: syncing all of it at once would make the next claim wait for the disk.
+//! A memtable holds the final change of each id, so flushing it again after a crash changes nothing. It is written in
+//! chunks, one transaction each: syncing a whole memtable at once would delay the next claim.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -18,15 +18,15 @@ use crate::rows::{column, micros};
 use crate::schema;
 use crate::wal_length::WalLength;
 
-/// So many bytes of records go into one transaction.
+/// The bytes of records in one transaction.
 const CHUNK_BYTES: usize = 512 << 10;
 
-/// What is written into the database, prepared once.
+/// The connection that writes, with its prepared statements.
 pub(crate) struct Flusher<'c> {
     connection: &'c Connection,
     path: &'c Path,
     wal: WalLength,
-    /// From how many pages on SQLite's log is moved into the database.
+    /// The length of SQLite's log from which it is checkpointed.
     checkpoint_pages: u32,
     begin: Statement<'c>,
     commit: Statement<'c>,
@@ -36,12 +36,12 @@ pub(crate) struct Flusher<'c> {
     update_meta: Statement<'c>,
 }
 
-/// How the thread ended.
+/// How the flusher ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum FlushEnd {
-    /// Everything is in the database, and nothing is needed of the journal any more.
+    /// Everything is in the database, and the journal is no longer needed.
     Complete,
-    /// The next start folds what is left.
+    /// The next start flushes the rest.
     Partial,
 }
 
@@ -67,7 +67,7 @@ impl<'c> Flusher<'c> {
                  record = excluded.record",
             )?,
             delete: connection.prepare("DELETE FROM operations WHERE id = ?1")?,
-            // Without a generation `journal_folded` stays as it is.
+            // Without a generation, `journal_folded` keeps its value.
             update_meta: connection.prepare(
                 "UPDATE meta SET value = max(value, CASE name WHEN 'journal_folded' THEN ifnull(?1, 0) ELSE ?2 END)
                  WHERE name IN ('journal_folded', 'versions_reserved')",
@@ -75,7 +75,7 @@ impl<'c> Flusher<'c> {
         })
     }
 
-    /// Folds whatever is sealed until nothing more will be. Fails only where a sync did.
+    /// Flushes memtables until no further one comes. Calls `after_attempt` after each attempt. Fails only if a sync failed.
     pub(crate) fn run(
         &mut self,
         memtables: &Memtables,
@@ -99,8 +99,8 @@ impl<'c> Flusher<'c> {
             if !std::mem::replace(&mut failing, true) {
                 tracing::warn!(
                     cause = reason,
-                    next = "see to the disk, or end the program that holds the file: claims are refused once the journal is full",
-                    "the embedded store's database could not be written: the journal keeps what was acknowledged, and it is tried again"
+                    next = "repair the disk, or end the program that holds the file: claims are refused once the journal is full",
+                    "the embedded store's database could not be written: the journal keeps what was acknowledged, and the write is tried again"
                 );
             }
             let left_to_next_start = memtables.flush_failed(&StoreError::Unavailable { reason });
@@ -117,10 +117,10 @@ impl<'c> Flusher<'c> {
         Ok(ended)
     }
 
-    /// Writes a table into the database, durably.
+    /// Writes a memtable into the database, durably.
     pub(crate) fn flush(&mut self, table: &Memtable) -> rusqlite::Result<()> {
         let mut changes: Vec<_> = table.changes.iter().collect();
-        // So each page of the index on ids is written in one part only, and not in every one.
+        // In the order of ids, so that each page of their index is written by one chunk only.
         changes.sort_unstable_by_key(|(id, _)| id.as_bytes());
         let highest = changes.iter().map(|(_, change)| column(change.version)).max().unwrap_or(0);
         let mut rest = changes.as_slice();
@@ -153,44 +153,44 @@ impl<'c> Flusher<'c> {
             let record = row.record.as_slice();
             self.put.execute((id, column(change.version), row.state.name(), times.0, times.1, record))?;
         }
-        // The versions with every part: of a fold that ends in the middle the journal may not be left, in a backup or after
-        // a batch that was read at a start was never on the disk. Generations rise by one, and never come near the end of
-        // either number.
+        // The highest version is stored with every chunk, because a flush that stops half-way may lose its journal: in a
+        // backup, or if a batch that recovery read was never synced. Generations are counted up one by one, and never exceed
+        // an `i64`.
         let generation = generation.map(|generation| i64::try_from(generation).unwrap_or(i64::MAX));
         self.update_meta.execute((generation, highest))?;
         self.commit.execute([]).map(drop)
     }
 
     fn undo(&mut self) {
-        // SQLite rolls back by itself when the disk is full or fails; what is left open is closed here.
+        // SQLite rolls back by itself when the disk is full or fails. Any other open transaction is rolled back here.
         if !self.connection.is_autocommit()
             && let Err(error) = self.rollback.execute([])
         {
-            tracing::error!(cause = %error, path = ?self.path, "a transaction of the embedded store could not be rolled back: it is tried again");
+            tracing::error!(cause = %error, path = ?self.path, "a transaction of the embedded store could not be rolled back: the next attempt tries it again");
         }
     }
 
-    /// Moves SQLite's own log into the database when it has become long; the next transaction begins it anew. Answers
-    /// only what concerns the process.
+    /// Checkpoints SQLite's log if it is long; the next transaction then starts it again from its beginning. Returns only
+    /// errors that are fatal for the process.
     fn checkpoint_if_long(&self) -> rusqlite::Result<()> {
         if self.wal.pages() < self.checkpoint_pages {
             return Ok(());
         }
         match self.connection.wal_checkpoint_v2(Some(MAIN_DB), CheckpointMode::PASSIVE) {
-            Ok((pages, moved)) => tracing::debug!(pages, moved, "moved the log"),
+            Ok((pages, moved)) => tracing::debug!(pages, moved, "checkpointed the log"),
             Err(error) if error::severity(&error) == Severity::Fatal => return Err(error),
-            // The log keeps what could not be moved, and nothing is lost: the next time may do better.
+            // The log keeps all pages, so nothing is lost, and a later checkpoint may succeed.
             Err(error) => {
                 tracing::warn!(
                     cause = error::explain(&error, self.path),
-                    "SQLite's write-ahead log could not be moved into the database: it grows until that works, and nothing is lost"
+                    "SQLite's write-ahead log could not be moved into the database: it grows until that succeeds, and nothing is lost"
                 );
             }
         }
         Ok(())
     }
 
-    /// The journal is no longer part of the store.
+    /// Records in the database that the journal holds nothing new.
     fn mark_journal_closed(&self) -> FlushEnd {
         match schema::mark_journal_closed(self.connection) {
             Ok(()) => FlushEnd::Complete,
@@ -205,17 +205,17 @@ impl<'c> Flusher<'c> {
         }
     }
 
-    /// Moves all of the log when everything else has ended, so that the database's file is everything there is.
+    /// Checkpoints and truncates the log after all other threads have ended, so that the database file alone is complete.
     fn truncate_wal(&self) -> rusqlite::Result<()> {
         match self.connection.wal_checkpoint_v2(Some(MAIN_DB), CheckpointMode::TRUNCATE) {
             Ok(_) => Ok(()),
             Err(error) if error::severity(&error) == Severity::Fatal => Err(error),
-            // Another program still reads; the next start moves the log.
+            // Another program is reading. The next start checkpoints the log.
             Err(error) => {
                 let reason = error::explain(&error, self.path);
                 tracing::warn!(
                     cause = reason,
-                    "SQLite's write-ahead log could not be emptied: the next start does it"
+                    "SQLite's write-ahead log could not be truncated: the next start does it"
                 );
                 Ok(())
             }
@@ -223,7 +223,7 @@ impl<'c> Flusher<'c> {
     }
 }
 
-/// How many changes make a part: at least one.
+/// How many changes form the next chunk, at least one.
 fn chunk_rows(changes: &[(&RecordId, &Arc<Change>)]) -> usize {
     let mut bytes = 0;
     let fits = |(_, change): &&(&RecordId, &Arc<Change>)| {

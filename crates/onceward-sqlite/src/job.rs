@@ -1,4 +1,4 @@
-//! What is asked of the writer, and what it answers.
+//! The jobs of the writer thread.
 
 use onceward::store::driver::{AnswerSender, RawSwapped, Weight, encode};
 use onceward::store::{StoreError, Version};
@@ -6,11 +6,11 @@ use onceward::{Record, RecordId, StateKind, Timestamp};
 
 use crate::queue::Weigh;
 
-/// One write that waits for the writer.
+/// A job in the writer's queue.
 pub(crate) enum Job {
     Swap(Swap),
     Forget(Forget),
-    /// Answered when everything that was written before is in the database.
+    /// Answered when every earlier write is in the database.
     Flush(AnswerSender<()>),
 }
 
@@ -26,7 +26,7 @@ pub(crate) struct Forget {
     pub answer: AnswerSender<usize>,
 }
 
-/// A record as it goes into the database. Made on the caller's task, so that the writer only copies it.
+/// A record as it is written into the database. It is encoded on the caller's task, so that the writer only copies it.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct Row {
     pub state: StateKind,
@@ -57,7 +57,7 @@ impl Weigh for Job {
 }
 
 impl Job {
-    /// Answers that it was not done.
+    /// Answers that the job was not carried out.
     pub(crate) fn fail(self, error: StoreError) {
         match self {
             Self::Swap(swap) => swap.answer.send(Err(error)),

@@ -1,13 +1,14 @@
 //! Onceward's embedded store: a SQLite file and a journal beside it, durable before it answers.
 //!
-//! Concurrent writes share one sync. One thread takes everything that waits, decides it, appends it to the journal, syncs
-//! once and answers all; what comes meanwhile is the next batch. A write that comes alone is written at once. Another
-//! thread folds the journal into the database a moment later, so that a claim and its completion are one row, written
-//! once. Reads look into memory first, and have threads and connections of their own.
+//! Concurrent writes share one sync (group commit). The writer thread takes all queued writes, decides each one, appends them
+//! to the journal as one frame, syncs once and answers all of them. Writes that arrive meanwhile form the next batch, and a
+//! single write does not wait for others. The journal's changes are also kept in memory, in a memtable. The flusher thread
+//! writes a frozen memtable into the database about a second later, so that a claim and its completion become one row,
+//! written once. Reads search the memtables first, then the database, on threads and connections of their own.
 //!
-//! The store survives `kill -9` and power loss: a swap answers only after the journal is on the disk. If the disk does not
-//! confirm it, the process stops rather than guess ([`Options::on_fatal`]). `docs/sqlite.md` tells about files, backups
-//! and limits.
+//! The store survives `kill -9` and power loss: a swap is answered only after the journal was synced. If the disk does not
+//! confirm the sync, the process stops, because the contents of the disk are then unknown ([`Options::on_fatal`]).
+//! `docs/sqlite.md` describes files, backups and limits.
 //!
 //! ```
 //! # tokio::runtime::Builder::new_current_thread().build().unwrap().block_on(async {
@@ -70,9 +71,9 @@ use threads::Threads;
 
 /// A store in a file. Clones share it.
 ///
-/// A swap whose future is dropped before its turn comes is not written. When the last clone is dropped, the log is moved
-/// into the database and the threads are joined: that can take a second after heavy load.
-/// In async code, [`close`](Self::close) it first, and the drop has nothing left to wait for.
+/// A swap whose future is dropped before the writer reaches it is not written. Dropping the last clone moves SQLite's log
+/// into the database and joins the threads, which can take a second after heavy load. In async code, call
+/// [`close`](Self::close) first: the drop then does not block.
 #[derive(Clone)]
 pub struct SqliteStore {
     threads: Arc<Threads>,
@@ -81,7 +82,7 @@ pub struct SqliteStore {
 }
 
 impl SqliteStore {
-    /// Opens a store, and creates it if there is none. Only one process can have it open, and only once.
+    /// Opens a store, and creates it if there is none. Only one process can open a file, and only once.
     ///
     /// Blocks while SQLite recovers the log of a process that was killed.
     pub fn open(path: impl AsRef<Path>, options: Options) -> Result<Self, OpenError> {
@@ -97,10 +98,10 @@ impl SqliteStore {
         &self.path
     }
 
-    /// Reads the whole database and tells what is damaged in it, in SQLite's words. Blocks for as long as that takes.
+    /// Reads the whole database and returns the damage that SQLite finds, in SQLite's words. Blocks until it is read.
     ///
-    /// A damaged record is an error when it is read. A damaged index is not: an id that it has lost looks like a new one. So
-    /// look for it before a store is used again after a fault of its disk.
+    /// A damaged record is an error when it is loaded. A damaged index is not: an id that the index has lost looks like a
+    /// new key. So check the database after a fault of its disk, before the store is used again.
     pub fn damage(&self) -> Result<Vec<String>, OpenError> {
         schema::integrity(&self.path)
     }
@@ -110,8 +111,8 @@ impl SqliteStore {
         self.threads.counters.read()
     }
 
-    /// Writes what waits, moves the log into the database and ends the threads. Calls that come later, through any
-    /// clone, get [`StoreError::Unavailable`]. The lock is given back when the last clone is dropped.
+    /// Writes what is queued, moves SQLite's log into the database and ends the threads. Later calls, through any clone, get
+    /// [`StoreError::Unavailable`]. The file lock is released when the last clone is dropped.
     pub async fn close(&self) {
         self.threads.queues.close();
         self.threads.ended().await;
@@ -119,7 +120,8 @@ impl SqliteStore {
 
     async fn load_now(&self, id: RecordId) -> Result<Seen, StoreError> {
         self.threads.queues.loads.check_open()?;
-        // Memory first: what is folded meanwhile is in the database by the time it is looked for there.
+        // The memtables are searched before the database: a change that is flushed in between is in the database by the time
+        // it is searched.
         if let Some(change) = self.threads.memtables.get(id) {
             return RawSeen { now: self.clock.now(), record: change.stored() }.decode(id);
         }
@@ -139,7 +141,8 @@ impl SqliteStore {
         drop(next);
         let (answer, answered) = answer_channel();
         let wake = self.threads.queues.writes.gather(Job::Swap(Swap { id, expect, row, answer }))?;
-        // Whoever is ready to write goes first: so a busy runtime syncs less often, and an idle one comes back at once.
+        // Other tasks that are ready to write run first and join the batch, so that a busy runtime syncs less often. An idle
+        // runtime resumes this task at once.
         tokio::task::yield_now().await;
         drop(wake);
         answered.receive(writer_gone).await?.decode(id)
@@ -147,7 +150,8 @@ impl SqliteStore {
 
     async fn scan_now(&self, scan: Scan) -> Result<Page, StoreError> {
         if scan.after.is_none() {
-            // Lists are made from the database alone. One that goes on may miss what has changed since it began.
+            // Lists are read from the database alone, so it is brought up to date first. A later page may miss changes that
+            // were made since.
             let (answer, answered) = answer_channel();
             self.threads.queues.writes.push(Job::Flush(answer))?;
             answered.receive(|| StoreError::Unavailable { reason: WRITER_GONE.to_owned() }).await?;
@@ -172,18 +176,16 @@ impl SqliteStore {
     }
 }
 
-const READER_GONE: &str =
-    "a reading thread has ended: restart the process, and look into its log for the cause";
+const READER_GONE: &str = "a reading thread has ended: restart the process, and find the cause in its log";
 
-const WRITER_GONE: &str =
-    "the writing thread has ended: restart the process, and look into its log for the cause";
+const WRITER_GONE: &str = "the writing thread has ended: restart the process, and find the cause in its log";
 
 /// The reader took the load and ended without an answer.
 fn reader_gone() -> StoreError {
     StoreError::Unavailable { reason: READER_GONE.to_owned() }
 }
 
-/// The writer took the job and did not live to answer it.
+/// The writer took the job and ended without an answer, so the write may have happened.
 fn writer_gone() -> StoreError {
     StoreError::Ambiguous { reason: WRITER_GONE.to_owned() }
 }

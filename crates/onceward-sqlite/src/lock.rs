@@ -1,4 +1,4 @@
-//! One file, one process: which file a path names, and the lock beside it.
+//! The file that a path names, and the lock that keeps a second process out.
 
 use std::ffi::OsString;
 use std::fs::{File, OpenOptions, TryLockError};
@@ -7,10 +7,10 @@ use std::path::{Path, PathBuf};
 
 use crate::OpenError;
 
-/// The file that a path names, with symlinks resolved, so that two names for one file meet at one lock.
+/// Resolves symlinks, so that two names of one file lead to one lock.
 ///
-/// The database itself is not opened for that: closing any handle of a file gives up all of a process's locks on it,
-/// and a second open in this process would take the first one's away.
+/// The database itself is not opened here: closing any handle of a file releases all of the process's locks on it, so a
+/// second open in this process would remove the locks of the first.
 pub(crate) fn resolve(path: &Path) -> Result<PathBuf, OpenError> {
     let refuse = |problem: String, advice| OpenError::Path { path: path.to_owned(), problem, advice };
     if path.as_os_str().is_empty() {
@@ -48,8 +48,8 @@ fn resolve_new(path: &Path) -> Result<PathBuf, OpenError> {
     Ok(parent.join(name))
 }
 
-/// LockedFile as long as the store is open. The operating system gives it back when the process ends, however it ends; the
-/// file stays, because removing it would let two processes lock two files of one name.
+/// The lock on `STORE.lock`. The operating system releases it when the process ends, for whatever reason. The file is kept:
+/// removing it would let two processes lock two files of one name.
 pub(crate) struct FileLock {
     _file: File,
 }
@@ -77,7 +77,7 @@ impl FileLock {
                 ));
             }
         }
-        // A file of that name may be somebody else's: `Cargo.lock` beside a store called `Cargo`.
+        // The file may belong to another program: `Cargo.lock` beside a store called `Cargo`.
         if holder(&mut file).is_none() && file.metadata().is_ok_and(|found| found.len() > 0) {
             return Err(refuse(
                 format!("{path:?} exists and is not the lock of a store"),
@@ -94,7 +94,7 @@ impl FileLock {
     }
 }
 
-/// The process that wrote its number there, for the message only.
+/// The process id in the file, for the error message only.
 fn holder(file: &mut File) -> Option<u32> {
     let mut text = String::new();
     file.rewind().ok()?;
@@ -102,7 +102,7 @@ fn holder(file: &mut File) -> Option<u32> {
     text.trim().parse().ok()
 }
 
-/// The database's file itself, to sync it. The caller must keep it as long as there are connections to the file.
+/// Opens the database file. The caller must keep it open as long as there are connections to it: see [`resolve`].
 pub(crate) fn open(store: &Path) -> Result<File, OpenError> {
     OpenOptions::new().read(true).write(true).open(store).map_err(|error| OpenError::Path {
         path: store.to_owned(),

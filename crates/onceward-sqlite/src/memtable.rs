@@ -1,7 +1,8 @@
-//! What is durable in the journal and not in the database yet, in memory: whoever looks for an id looks here first.
+//! Memtables: the changes that are durable in the journal and not yet in the database. Every lookup searches them first.
 //!
-//! There are two tables. The writer fills the open one; the frozen one is being folded into the database, and goes when
-//! it is there. A table goes with a generation of the journal, whose file is written again only then.
+//! There are two. The writer fills the active one. The frozen one is being flushed into the database, and is dropped when
+//! that is done. A memtable belongs to one generation of the journal, and the journal's file is overwritten only after its
+//! memtable was flushed.
 
 use std::collections::{HashMap, VecDeque};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
@@ -14,18 +15,18 @@ use onceward::{RecordId, Timestamp};
 use crate::job::Job;
 use crate::journal::Change;
 
-/// How long nothing is tried after the database could not be written: what is in the way seldom goes within less.
+/// The pause after a failed flush. Its cause, such as another program's lock, rarely ends sooner.
 const RETRY_AFTER: Duration = Duration::from_millis(250);
 
-/// Something for each of some ids. An id is a hash already; the map's own one only keeps people from choosing keys that all
-/// fall into one slot.
+/// A map by id. Ids are hashes already, so a fast hasher is enough; its random seed keeps attackers from choosing keys that
+/// collide.
 pub(crate) type ById<T> = HashMap<RecordId, T, foldhash::fast::RandomState>;
 
-/// One generation of changes.
+/// The changes of one generation of the journal.
 pub(crate) struct Memtable {
     pub generation: u64,
     pub changes: ById<Arc<Change>>,
-    /// When the first change came.
+    /// The time of the first change.
     since: Option<Timestamp>,
     bytes: usize,
 }
@@ -48,13 +49,13 @@ impl Memtable {
     }
 }
 
-/// About what a change takes in memory.
+/// The approximate memory of a change.
 fn weight(change: &Change) -> usize {
     const ENTRY: usize = 128;
     ENTRY + change.row.as_ref().map_or(0, |row| row.record.len())
 }
 
-/// Both tables, shared by the writer, the thread that folds, and everybody who loads.
+/// Both memtables, shared by the writer, the flusher and all loads.
 pub(crate) struct Memtables {
     state: Mutex<State>,
     changed: Condvar,
@@ -63,27 +64,27 @@ pub(crate) struct Memtables {
 struct State {
     active: Memtable,
     frozen: Option<Arc<Memtable>>,
-    /// Lists that wait until what was written before them is in the database, up to a generation.
+    /// Lists that wait until the database holds everything up to a generation.
     waiting: Vec<(u64, AnswerSender<()>)>,
-    /// Why the last attempt to fold failed.
+    /// Why the last flush failed.
     last_error: Option<StoreError>,
-    /// How often it was tried to fold.
+    /// The number of flushes that were tried.
     attempts: u64,
-    /// Somebody waits for the next attempt.
+    /// The writer waits for the next flush.
     retry_now: bool,
-    /// Nothing more will be frozen.
+    /// No further memtable will be frozen.
     closed: bool,
-    /// Nothing more may be written anywhere.
+    /// Nothing more may be written into the database.
     abandoned: bool,
-    /// The thread that folds has ended.
+    /// The flusher thread has ended.
     flusher_ended: bool,
 }
 
-/// How full the open table is, after a batch.
+/// How full the active memtable is.
 pub(crate) struct FillLevel {
     pub bytes: usize,
     pub since: Option<Timestamp>,
-    /// Whether a list waits for it.
+    /// Whether a list waits for its flush.
     pub awaited: bool,
 }
 
@@ -103,17 +104,17 @@ impl Memtables {
         Self { state: Mutex::new(state), changed: Condvar::new() }
     }
 
-    // Nothing in this file panics while the lock is held and something is half changed.
+    // No code in this file panics while the lock is held, so a poisoned lock guards a consistent state.
     fn state(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// What became of an id since the database was written.
+    /// The change of an id that is not in the database yet.
     pub(crate) fn get(&self, id: RecordId) -> Option<Arc<Change>> {
         self.state().get(id)
     }
 
-    /// The same for every id of these jobs, in their order and as of one moment.
+    /// The changes of all ids of these jobs, in their order, as of one moment.
     pub(crate) fn get_all<'j>(
         &self,
         jobs: impl Iterator<Item = &'j Job>,
@@ -127,19 +128,19 @@ impl Memtables {
         });
     }
 
-    /// Adds what has become durable.
+    /// Adds changes that are durable.
     pub(crate) fn add(&self, changes: impl Iterator<Item = (RecordId, Arc<Change>)>, now: Timestamp) {
         let mut state = self.state();
         changes.for_each(|(id, change)| state.active.insert(id, change));
         state.active.since.get_or_insert(now);
     }
 
-    /// Whether nothing came since the last table was frozen.
+    /// Whether the active memtable is empty.
     pub(crate) fn is_empty(&self) -> bool {
         self.state().active.changes.is_empty()
     }
 
-    /// Whether there is something to seal, and the thread that folds is free.
+    /// Whether the active memtable has changes, and the flusher is idle.
     pub(crate) fn can_freeze(&self) -> bool {
         let state = self.state();
         !state.active.changes.is_empty() && state.frozen.is_none()
@@ -154,7 +155,7 @@ impl Memtables {
         }
     }
 
-    /// Answers when everything that has been written is in the database.
+    /// Answers when every change so far is in the database.
     pub(crate) fn wait_for_flush(&self, answer: AnswerSender<()>) {
         let mut state = self.state();
         if state.flusher_ended
@@ -174,7 +175,7 @@ impl Memtables {
         state.waiting.push((generation, answer));
     }
 
-    /// Hands the open table to the thread that folds, unless it is empty or the other one is not folded yet.
+    /// Hands the active memtable to the flusher, unless it is empty or the flusher is still busy with the other one.
     pub(crate) fn freeze(&self) -> bool {
         let mut state = self.state();
         if state.active.changes.is_empty() || state.frozen.is_some() {
@@ -187,7 +188,8 @@ impl Memtables {
         true
     }
 
-    /// Waits until the open table can be frozen. Where the last attempt to fold failed, another one is waited for.
+    /// Waits until the flusher is idle. If its last attempt failed, waits for one more attempt, and returns that attempt's
+    /// error.
     pub(crate) fn wait_until_it_can_freeze(&self) -> Result<(), StoreError> {
         let mut state = self.state();
         let mut attempts_before = None;
@@ -208,13 +210,13 @@ impl Memtables {
         Ok(())
     }
 
-    /// Nothing more will be frozen: the thread that folds ends after what there is.
+    /// The flusher ends after the frozen memtable.
     pub(crate) fn close(&self) {
         self.state().closed = true;
         self.changed.notify_all();
     }
 
-    /// Nothing more may be written: the journal is the only copy that can be trusted.
+    /// Stops the flusher at once: a sync has failed, and only the journal can be trusted.
     pub(crate) fn abandon(&self) {
         self.state().abandoned = true;
         self.changed.notify_all();
@@ -224,14 +226,14 @@ impl Memtables {
         self.state().abandoned
     }
 
-    /// Waits for a frozen table. `None` when nothing more will come.
+    /// Waits for a frozen memtable. `None` if no further one will come.
     pub(crate) fn next_frozen(&self) -> Option<Arc<Memtable>> {
         let mut state = self.state();
         loop {
             match (&state.frozen, &state.last_error) {
                 _ if state.abandoned => return None,
                 (Some(frozen), None) => return Some(frozen.clone()),
-                // What could not be folded is tried once more, and else left to the next start.
+                // A failed flush is tried once more, and otherwise left to the next start.
                 (Some(frozen), Some(_)) if state.closed || state.retry_now => {
                     let frozen = frozen.clone();
                     state.retry_now = false;
@@ -251,7 +253,7 @@ impl Memtables {
         }
     }
 
-    /// The frozen table is in the database.
+    /// The frozen memtable is in the database.
     pub(crate) fn flushed(&self) {
         let mut state = self.state();
         let frozen = state.frozen.take();
@@ -268,14 +270,14 @@ impl Memtables {
         done.into_iter().for_each(|(_, answer)| answer.send(Ok(())));
     }
 
-    /// The thread that folds has ended: nobody may wait for it.
+    /// The flusher has ended: every waiting call gets this error.
     pub(crate) fn flusher_ended(&self, last_error: &StoreError) {
         self.state().flusher_ended = true;
         self.flush_failed(last_error);
     }
 
-    /// The frozen table could not be folded. Nothing is lost: it stays, here and in the journal. Answers whether it is left
-    /// to the next start.
+    /// The flush failed. The changes stay in the memtable and in the journal. Returns whether the flush is left to the next
+    /// start.
     pub(crate) fn flush_failed(&self, last_error: &StoreError) -> bool {
         let mut state = self.state();
         state.last_error = Some(last_error.clone());

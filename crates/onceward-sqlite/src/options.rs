@@ -1,4 +1,4 @@
-//! What can be chosen, and what is chosen where nothing is said.
+//! The options of the store, their defaults and their ranges.
 
 use std::fmt;
 use std::io::Write as _;
@@ -10,47 +10,47 @@ use onceward::time::{Clock, SystemClock};
 
 use crate::OpenError;
 
-/// Called when the disk can no longer be trusted: the process must stop. See [`Options::on_fatal`].
+/// Called when the disk did not confirm a sync: the process must stop. See [`Options::on_fatal`].
 pub type FatalHook = Arc<dyn Fn(&str) + Send + Sync>;
 
 /// How a [`SqliteStore`](crate::SqliteStore) works. The defaults suit one gateway on one disk.
 #[derive(Clone)]
 pub struct Options {
-    /// The store's clock, by which leases lapse and records expire. This machine's.
+    /// The store's clock, which decides when leases lapse and records expire. Default: the machine's clock.
     pub clock: Arc<dyn Clock>,
-    /// How many swaps and forgets may wait for the writer; what comes on top is shed. 8,192: at twenty thousand writes a
-    /// second the last one in waits for less than half a second, and a client that waits longer would rather hear 503.
+    /// How many swaps and forgets may be queued; further ones are refused with 503. Default: 8,192. At 20,000 writes a
+    /// second the last one waits for less than half a second, and a client that waits longer is better served by 503.
     pub queue_limit: usize,
-    /// How many bytes may wait for the writer. 64 MiB, so that large replies cannot fill the memory.
+    /// How many bytes may be queued for the writer. Default: 64 MiB, so that large replies cannot fill the memory.
     pub queue_bytes: usize,
-    /// How many writes share one commit at most. 512: beyond that the sync is no longer what a write costs, and a longer
-    /// transaction only makes the first one wait for the last.
+    /// The most writes in one commit. Default: 512. Beyond that the sync no longer dominates the cost of a write, and a
+    /// longer batch only delays its first write.
     pub batch_limit: usize,
-    /// How many bytes share one commit at most, written or read for conflicts. 4 MiB, which a slow disk takes in tens of
+    /// The most bytes in one commit, written or read for conflicts. Default: 4 MiB, which a slow disk writes in tens of
     /// milliseconds.
     pub batch_bytes: usize,
-    /// From how many bytes of records on the journal is folded into the database, in the background. 8 MiB; four times as
-    /// much may wait for it, in memory, before writers wait too.
+    /// The size of the memtable, in bytes of records, from which it is flushed into the database in the background. Default:
+    /// 8 MiB. Writers wait when four times as much is not flushed.
     pub journal_bytes: usize,
-    /// How long a change waits at most, about, before it is folded into the database. 1 s: so far behind is what other
-    /// programs read.
+    /// About how long a change stays in the journal before it is flushed into the database. Default: 1 s. Other programs
+    /// that read the database see changes that much later.
     pub fold_after: Duration,
-    /// From how many pages on SQLite's own log is moved into the database, in the background. 4,000, or 16 MiB.
+    /// The length of SQLite's log, in pages, from which it is checkpointed in the background. Default: 4,000 (16 MiB).
     pub checkpoint_pages: u32,
-    /// The size of a page of a file that is created now; an existing file keeps its own. 4,096.
+    /// The page size of a file that is created; an existing file keeps its own. Default: 4,096.
     pub page_bytes: u32,
-    /// How many threads serve `load`, each with a connection of its own. 2.
+    /// How many threads serve `load`, each with its own connection. Default: 2.
     pub readers: usize,
-    /// How many bytes of pages the thread that folds keeps in memory, beside the operating system's cache; each reader keeps a
-    /// sixteenth of it. 16 MiB: up to a gigabyte of database SQLite goes through its whole cache at almost every commit,
-    /// and a cache of 128 MiB halved the speed.
+    /// The flusher's page cache in bytes, beside the operating system's; each reader has a sixteenth of it. Default: 16 MiB.
+    /// For databases of up to a gigabyte SQLite goes through its whole cache at almost every commit, and a cache of 128 MiB
+    /// halved the speed.
     pub cache_bytes: usize,
-    /// How long the thread that folds waits for another program, such as a `sqlite3` shell, that holds the file's write
-    /// lock, before it tries anew. 5 s.
+    /// How long the flusher waits for another program, such as a `sqlite3` shell, that holds the file's write lock, before
+    /// it tries again. Default: 5 s.
     pub lock_wait: Duration,
-    /// What to do when a sync has failed. The kernel may then have dropped what it could not write, and a second sync
-    /// would succeed without it: going on could answer with records that are not on the disk. The default prints the
-    /// message to stderr and aborts the process. A hook that returns leaves a store that refuses everything.
+    /// Called when a sync has failed. The kernel may then have dropped pages that it could not write, and a second sync
+    /// would succeed without them, so a process that goes on could answer from records that are not on the disk. The default
+    /// prints the message to stderr and aborts the process. If the hook returns, the store refuses everything.
     pub on_fatal: FatalHook,
 }
 
@@ -74,26 +74,26 @@ impl Default for Options {
     }
 }
 
-/// Standard error, and not the log: a log that is written by a thread would lose the message to the abort. Where it is closed
-/// the message is lost and the process ends all the same: `eprintln!` would panic, and end only this thread.
+/// Writes to stderr and not to the log, because a log that is written by another thread would lose the message at the abort.
+/// A closed stderr loses the message, and the process still ends: `eprintln!` would panic, and end only this thread.
 fn stop_the_process(message: &str) {
     drop(writeln!(std::io::stderr(), "onceward: {message}"));
     std::process::abort();
 }
 
-/// A file with more threads than this would only make them wait for each other.
+/// More readers than this contend for one file.
 const READERS_MAX: usize = 64;
-/// All of it is held in memory, several times over.
+/// The journal's content is held in memory up to five times over.
 const JOURNAL_BYTES_MAX: usize = 1 << 30;
-/// SQLite keeps the log's length in a signed 32-bit number, and a log near that would take hours to recover.
+/// SQLite keeps the log's length in a signed 32-bit number, and a log of that length would take hours to recover.
 const CHECKPOINT_PAGES_MAX: u32 = 10_000_000;
-/// SQLite takes no more.
+/// SQLite's maximum.
 const PAGE_BYTES_MAX: u32 = 65_536;
-/// Whoever waits for the store has given up long before.
+/// Callers give up long before.
 const WAIT_MAX: Duration = Duration::from_secs(60 * 60);
-/// Below this a page holds less than one record.
+/// A smaller page holds less than one record.
 const PAGE_BYTES_MIN: u32 = 1_024;
-/// One connection reads the table at less than this, however small its cache.
+/// A smaller cache is slower for every connection and saves no memory worth having.
 const CACHE_BYTES_MIN: usize = 1 << 20;
 
 impl Options {

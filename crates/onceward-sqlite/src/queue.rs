@@ -1,4 +1,4 @@
-//! Where work waits for its thread: bounded by count and by bytes, and drained in one go.
+//! A bounded queue between async tasks and the store's threads, drained a batch at a time.
 
 use std::collections::VecDeque;
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
@@ -7,28 +7,28 @@ use std::time::Duration;
 use onceward::store::StoreError;
 use onceward::store::driver::Weight;
 
-/// Something that waits.
+/// An item of a queue.
 pub(crate) trait Weigh {
     fn weight(&self) -> Weight;
 }
 
-/// Why a thread goes on.
+/// Why a waiting thread was woken.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Wakeup {
-    /// There is something to do.
+    /// Items were moved into the batch.
     Work,
-    /// Nothing came for as long as the thread had timeout.
+    /// No item arrived before the timeout.
     TimedOut,
-    /// Somebody wants it to look around.
+    /// Another thread called [`Queue::nudge`].
     Nudged,
     /// The queue is closed and empty.
     Closed,
 }
 
-/// What is gathered does not wait any longer once there is so much of it.
+/// This many gathered items wake the thread without waiting for their [`WakeOnDrop`].
 const GATHERED_MAX: usize = 64;
 
-/// A bounded queue between many tasks and a few threads.
+/// A queue that is limited in rows and in bytes.
 pub(crate) struct Queue<T> {
     state: Mutex<State<T>>,
     filled: Condvar,
@@ -38,13 +38,13 @@ pub(crate) struct Queue<T> {
 struct State<T> {
     waiting: VecDeque<T>,
     weight: Weight,
-    /// Threads that sleep. A wake-up is a system call, so nobody is woken that is awake.
+    /// Threads that wait on the condition variable. Notifying is a system call, so it is skipped where none waits.
     parked: usize,
-    /// Something waits, and may be taken.
+    /// Items are queued and may be taken.
     ready: bool,
-    /// Somebody wants the thread to look around, though nothing waits.
+    /// A thread should return, even if nothing is queued.
     nudged: bool,
-    /// Why nothing is accepted any more.
+    /// Why new items are refused.
     closed: Option<String>,
     abandoned: bool,
 }
@@ -63,17 +63,19 @@ impl<T: Weigh> Queue<T> {
         Self { state: Mutex::new(state), filled: Condvar::new(), limit }
     }
 
-    // A panic while the lock is held cannot leave the queue half changed: nothing in this file panics in between.
+    // No code in this file panics while the lock is held, so a poisoned lock guards a consistent state.
     fn state(&self) -> MutexGuard<'_, State<T>> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Puts something at the end, or sheds it. What is alone is accepted whatever it weighs, else it never would be.
+    /// Appends an item, or refuses it where it exceeds the limit. An empty queue accepts an item of any weight: else a heavy
+    /// item would be refused for ever.
     pub(crate) fn push(&self, item: T) -> Result<(), StoreError> {
         self.put(item).map(|state| self.wake(state))
     }
 
-    /// The same, but wakes nobody until the [`WakeOnDrop`] rings: whoever is ready to put something in can do so before.
+    /// Appends an item without waking the thread. The thread wakes when the returned [`WakeOnDrop`] is dropped, so that
+    /// other tasks can append theirs first.
     pub(crate) fn gather(&self, item: T) -> Result<WakeOnDrop<'_, T>, StoreError> {
         let state = self.put(item)?;
         if state.waiting.len() >= GATHERED_MAX && !state.ready {
@@ -105,8 +107,8 @@ impl<T: Weigh> Queue<T> {
         }
     }
 
-    /// Waits until there is something, and moves it over: as much as fits `most`, but at least one.
-    /// Answers `false` once the queue is closed and empty.
+    /// Waits for items and moves as many into the batch as fit `most`, at least one. Returns `false` once the queue is
+    /// closed and empty.
     #[must_use]
     pub(crate) fn take(&self, most: Weight, into: &mut impl Extend<T>) -> bool {
         loop {
@@ -118,7 +120,7 @@ impl<T: Weigh> Queue<T> {
         }
     }
 
-    /// The same, but moves nothing over if nothing comes for so long, or if it is [nudged](Self::nudge).
+    /// Like [`take`](Self::take), but also returns after the timeout or a [nudge](Self::nudge), without items.
     pub(crate) fn take_within(&self, timeout: Duration, most: Weight, into: &mut impl Extend<T>) -> Wakeup {
         let mut state = self.state();
         while !state.ready {
@@ -151,7 +153,7 @@ impl<T: Weigh> Queue<T> {
         Wakeup::Work
     }
 
-    /// Why nothing is accepted, if that is so.
+    /// The error for a new item, if the queue is closed.
     pub(crate) fn check_open(&self) -> Result<(), StoreError> {
         match &self.state().closed {
             Some(reason) => Err(StoreError::Unavailable { reason: reason.clone() }),
@@ -159,13 +161,13 @@ impl<T: Weigh> Queue<T> {
         }
     }
 
-    /// Makes a thread look around.
+    /// Wakes a thread that waits, even if nothing is queued.
     pub(crate) fn nudge(&self) {
         self.state().nudged = true;
         self.filled.notify_all();
     }
 
-    /// Accepts nothing more. What waits is still worked off.
+    /// Refuses new items. Queued items are still taken.
     pub(crate) fn close(&self, reason: &str) {
         let mut state = self.state();
         state.closed.get_or_insert_with(|| reason.to_owned());
@@ -174,7 +176,7 @@ impl<T: Weigh> Queue<T> {
         self.filled.notify_all();
     }
 
-    /// Accepts nothing more, and hands back what waits: nobody will work it off.
+    /// Refuses new items, and returns the queued ones, which no thread will take.
     pub(crate) fn abandon(&self, reason: &str) -> VecDeque<T> {
         let mut state = self.state();
         state.closed.get_or_insert_with(|| reason.to_owned());
@@ -187,13 +189,13 @@ impl<T: Weigh> Queue<T> {
         waiting
     }
 
-    /// Whether it ended otherwise than by being closed and worked off.
+    /// Whether the queue was abandoned.
     pub(crate) fn is_abandoned(&self) -> bool {
         self.state().abandoned
     }
 }
 
-/// Rings when it is dropped, also by a caller that goes away: what waits may be taken.
+/// Wakes the thread when it is dropped, also by a caller that is cancelled.
 #[must_use]
 pub(crate) struct WakeOnDrop<'q, T: Weigh>(&'q Queue<T>);
 
@@ -266,7 +268,7 @@ mod tests {
         assert_eq!(batch.len(), 1);
     }
 
-    /// What a thread would get that waits for nothing.
+    /// What a thread gets that does not wait.
     fn taken(queue: &Queue<Item>) -> (Wakeup, usize) {
         let mut batch = Vec::new();
         let taken = queue.take_within(Duration::ZERO, Weight { rows: 1000, bytes: 1000 }, &mut batch);

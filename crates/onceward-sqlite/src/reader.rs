@@ -1,4 +1,4 @@
-//! The threads that serve `load`, beside the writer and never behind it.
+//! The threads that serve `load`. They do not wait for the writer.
 
 use std::path::Path;
 
@@ -10,7 +10,7 @@ use crate::error::{explain, unavailable};
 use crate::queue::{Queue, Weigh};
 use crate::rows::{SELECT, stored};
 
-/// A load that waits for a reader.
+/// A load in the readers' queue.
 pub(crate) struct Load {
     pub id: RecordId,
     pub answer: AnswerSender<Option<RawRecord>>,
@@ -22,30 +22,30 @@ impl Weigh for Load {
     }
 }
 
-/// So many loads share one look at the file, which is what a small one costs most. More would hold the first one's
-/// answer back for the last.
+/// The most loads in one read transaction, which costs more than a small read. A larger group would delay the first answer
+/// for the last read.
 const AT_ONCE: Weight = Weight { rows: 32, bytes: 0 };
 
-/// Works until the queue is closed and empty. A group is read as of a moment after its last load was asked for, so a
-/// load sees everything that was acknowledged before.
+/// Serves loads until the queue is closed and empty. A group's transaction begins after its last load was queued, so each
+/// load sees every write that was acknowledged before it.
 pub(crate) fn run(connection: &Connection, path: &Path, queue: &Queue<Load>) -> rusqlite::Result<()> {
     let mut select = connection.prepare(SELECT)?;
     let mut begin = connection.prepare("BEGIN")?;
     let mut end = connection.prepare("ROLLBACK")?;
     let mut loads = Vec::new();
     while queue.take(AT_ONCE, &mut loads) {
-        // One by one they are read as well, only not as fast.
+        // The loads are then read without a transaction, which is slower.
         if loads.len() > 1
             && let Err(error) = begin.execute([])
         {
             tracing::warn!(
                 cause = explain(&error, path),
-                "reads could not share one transaction: each is done alone, and more slowly"
+                "reads could not share one transaction: each runs on its own, more slowly"
             );
         }
         loads.drain(..).for_each(|load| serve(load, &mut select, path));
         if !connection.is_autocommit() {
-            // Going on would read the past for ever.
+            // A transaction that stays open would show old data to every later load.
             end.execute([])?;
         }
     }

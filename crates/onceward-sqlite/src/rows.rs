@@ -1,4 +1,4 @@
-//! How a row of the database is read, and what its columns hold.
+//! Reads rows, and converts versions and times to their columns.
 
 use onceward::store::Version;
 use onceward::store::driver::RawRecord;
@@ -8,7 +8,7 @@ use rusqlite::{OptionalExtension, Statement};
 pub(crate) const SELECT: &str = "SELECT version, record FROM operations WHERE id = ?1";
 pub(crate) const SELECT_VERSION: &str = "SELECT version FROM operations WHERE id = ?1";
 
-/// Reads what stands in the database for an id.
+/// Reads the stored record of an id.
 pub(crate) fn stored(select: &mut Statement<'_>, id: RecordId) -> rusqlite::Result<Option<RawRecord>> {
     select
         .query_row([&id.as_bytes()[..]], |row| {
@@ -17,22 +17,22 @@ pub(crate) fn stored(select: &mut Statement<'_>, id: RecordId) -> rusqlite::Resu
         .optional()
 }
 
-/// Reads at which version an id stands in the database.
+/// Reads the stored version of an id.
 pub(crate) fn stored_version(select: &mut Statement<'_>, id: RecordId) -> rusqlite::Result<Option<Version>> {
     select.query_row([&id.as_bytes()[..]], |row| row.get(0).map(version)).optional()
 }
 
-/// A time as the column holds it. Every [`Timestamp`] fits.
+/// A time as its column holds it. Every [`Timestamp`] fits.
 pub(crate) fn micros(at: Timestamp) -> i64 {
     i64::try_from(at.as_micros()).unwrap_or(i64::MAX)
 }
 
-/// A version as the column holds it. None is so high that it would not fit: they are given one by one.
+/// A version as its column holds it. Versions are counted up one by one, so none exceeds an `i64`.
 pub(crate) fn column(version: Version) -> i64 {
     i64::try_from(version.as_number()).unwrap_or(i64::MAX)
 }
 
-/// A version as the store gave it. A negative one can only come from another program's hand.
+/// A version as the store gave it. A negative number was written by another program.
 pub(crate) fn version(column: i64) -> Version {
     Version::from_number(column.unsigned_abs())
 }

@@ -1,4 +1,4 @@
-//! The thread that lists records, a bounded page at a time.
+//! The thread that serves `scan`, one bounded page at a time.
 
 use std::path::Path;
 
@@ -13,11 +13,12 @@ use crate::error::unavailable;
 use crate::queue::{Queue, Weigh};
 use crate::rows::micros;
 
-/// A span with more expiries than this is listed when it is over, in the order of the first claims: sorting it for every
-/// page of it, or passing over those whose time has not come, would cost more than the order is worth to a sweeper.
+/// A span with more expiries than this is crowded: it is listed only after it is over, in the order of the first claims.
+/// Sorting it for every page, or skipping the rows that are not due yet, would cost more than the order is worth to a
+/// sweeper.
 const CROWD: i64 = 2_000;
 
-/// A list that waits for the thread.
+/// A scan in the thread's queue.
 pub(crate) struct Listing {
     pub scan: Scan,
     pub now: Timestamp,
@@ -30,7 +31,7 @@ impl Weigh for Listing {
     }
 }
 
-/// Works until the queue is closed and empty.
+/// Serves scans until the queue is closed and empty.
 pub(crate) fn run(connection: &Connection, path: &Path, queue: &Queue<Listing>) {
     let mut listings = Vec::new();
     while queue.take(Weight { rows: 1, bytes: 0 }, &mut listings) {
@@ -64,8 +65,8 @@ fn page(connection: &Connection, path: &Path, scan: &Scan, now: Timestamp) -> Re
     Ok(builder.page)
 }
 
-/// The orders that a list may be in, and the first one it begins with. The states that few records are in have an index
-/// of their own, which serves the operator's lists too.
+/// The orders that a list may use; it starts with the first. The states `in_progress` and `unknown` have indexes of their
+/// own, which also serve the operator's lists.
 fn walks(which: &Which) -> &'static [Walk] {
     match which {
         Which::Due(Due::Leases) => &[Walk::Leases],
@@ -77,8 +78,8 @@ fn walks(which: &Which) -> &'static [Walk] {
     }
 }
 
-/// Rows of a walk that are due by ?1 and stand after (?2, ?3); of expiries those of one span. Each names its index, so
-/// that a list never becomes a search through the whole table.
+/// Rows of a walk that are due by ?1 and follow (?2, ?3); expiries are limited to one span. Each statement names its index,
+/// so that a list never becomes a scan of the whole table.
 const fn rows_of(walk: Walk) -> &'static str {
     match walk {
         Walk::Leases => {
@@ -115,7 +116,7 @@ const fn rows_of(walk: Walk) -> &'static str {
     }
 }
 
-/// Eighteen minutes: in microseconds, and a power of two, as the index has it.
+/// The length of a span: 2³⁰ µs, about eighteen minutes. A power of two, because the index is on `due_at >> 30`.
 const SPAN: i64 = 1 << 30;
 
 const NEXT_SPAN: &str = "SELECT due_at >> 30 FROM operations INDEXED BY operations_expiry
@@ -126,7 +127,7 @@ const EXPIRIES_OF_SPAN: &str = "SELECT count(*) FROM (
      SELECT 1 FROM operations INDEXED BY operations_expiry
      WHERE state IN ('completed', 'failed_retryable') AND due_at >> 30 = ?1 >> 30 LIMIT ?2)";
 
-/// A page while it is being filled.
+/// A page under construction.
 struct PageBuilder<'a> {
     connection: &'a Connection,
     scan: &'a Scan,
@@ -153,7 +154,7 @@ impl PageBuilder<'_> {
         Ok(())
     }
 
-    /// Takes what stands after the present position, until the page is full or the walk is over.
+    /// Adds the rows after the current position, until the page is full or the walk ends.
     fn walk(&mut self) -> rusqlite::Result<()> {
         let mut statement = self.connection.prepare_cached(rows_of(self.at.walk))?;
         let mut rows = statement.query(params![self.until, self.at.due_at, self.at.number])?;
@@ -172,7 +173,7 @@ impl PageBuilder<'_> {
         Ok(())
     }
 
-    /// The first span after the present one in which something expires and whose time has come.
+    /// The first later span in which a record expires and that has begun.
     fn next_span(&self) -> rusqlite::Result<Option<i64>> {
         let mut statement = self.connection.prepare_cached(NEXT_SPAN)?;
         statement.query_row([self.at.due_at, self.until], |row| row.get(0)).optional()

@@ -1,4 +1,4 @@
-//! What the file looks like, and how a connection to it is set up.
+//! The tables, their upgrades, and the settings of a connection.
 
 use std::path::Path;
 use std::time::Duration;
@@ -10,24 +10,24 @@ use rusqlite::{Connection, OpenFlags};
 use crate::journal::{Key, Opening};
 use crate::{OpenError, Options, journal};
 
-/// "Once" in ASCII. `file` and `sqlite3` show it; a database with another one belongs to another program.
+/// "Once" in ASCII. `file` and `sqlite3` show it; a database with another id belongs to another program.
 pub(crate) const APPLICATION_ID: i64 = 0x4f6e_6365;
-/// Rises with every change of the tables.
+/// Incremented with every change of the tables.
 pub(crate) const SCHEMA: i64 = 4;
-/// The last schema without a key for the journal. A file gets its key when its first journal begins, in one transaction with
-/// what else is noted of it: until then the journal of an older version may have to be read, or refused.
+/// The last schema without a journal key. A file gets its key when its first journal begins, in the same transaction: until
+/// then a journal of an older version may have to be read or refused.
 const WITHOUT_KEY: i64 = 3;
 
-/// `number` is the order of the first claims, but for those that came within a second or so of each other. New rows go to
-/// the end of the table, where their neighbours have just been written too; only the index on `id` is written all over.
-/// `state` is the record's state by name. `due_at` is when the record is due, in microseconds since 1970: the lapse of the
-/// lease, the next look of reconciliation, or the expiry, depending on the state, and each has an index of its own. `record`
-/// is everything, as `onceward::codec` writes it; the other columns repeat what is searched for.
+/// `number` is the order of the first claims, except for claims within about a second of each other. New rows are appended
+/// to the table, next to rows that were just written; only the index on `id` is written at random places. `state` is the
+/// record's state by name. `due_at` is the lapse of the lease, the next reconciliation or the expiry, depending on the
+/// state, in microseconds since 1970; each has an index of its own. `record` is the whole record, as `onceward::codec`
+/// writes it; the other columns repeat what is searched for.
 ///
-/// Expiries are spread over half an hour or more, and an index in their exact order would be written all over too. It is
-/// kept to spans of 2³⁰ µs instead, which are eighteen minutes: within a span rows stand in the order of their claims, so
-/// that each is written at its end, and what is completed at any time falls into three of them at most. One page for each
-/// completion was a third of everything that was written.
+/// Expiries are spread over half an hour or more, so an index in their exact order would be written at random places too. It
+/// is kept by spans of 2³⁰ µs (eighteen minutes) instead: within a span, rows are in the order of their claims, so each is
+/// appended, and completions at any one time fall into at most three spans. One page for each completion was a third of all
+/// writes.
 const TABLES: &str = "
     CREATE TABLE operations (
         number     INTEGER PRIMARY KEY,
@@ -51,20 +51,20 @@ const TABLES: &str = "
             ('journal_in_use', 0);
 ";
 
-/// The first schema kept expiries to the minute.
+/// The first schema kept expiries by the minute.
 const FROM_1_TO_2: &str = "
     DROP INDEX operations_expiry;
     CREATE INDEX operations_expiry ON operations (due_at >> 30) WHERE state IN ('completed', 'failed_retryable');
 ";
 
-/// The second schema had no journal beside it. A version that does not know of one must not open the file any more.
+/// The second schema had no journal. A version that does not know the journal must not open the file any more.
 const FROM_2_TO_3: &str = "
     INSERT INTO meta (name, value)
         VALUES ('journal_identity', random()), ('journal_folded', 0), ('journal_in_use', 0);
 ";
 
-/// The third schema had a journal whose frames were not sealed. A version that does not know of the seal would take a sealed
-/// journal for an empty one, so it must not open the file any more.
+/// The third schema had a journal without tags. A version that does not know the tags would take a tagged journal for an
+/// empty one, so it must not open the file any more.
 const FROM_3_TO_4: &str = "
     CREATE TABLE journal_key (
         key BLOB NOT NULL CHECK (length(key) = 32)
@@ -72,7 +72,7 @@ const FROM_3_TO_4: &str = "
     INSERT INTO meta (name, value) VALUES ('journal_opening', 0);
 ";
 
-/// Opens the file for writing, and makes it a store if it is new. A file that is not a store is left as it is.
+/// Opens the file for writing, and creates the tables in a new one. A file that is not a store is not changed.
 pub(crate) fn open_writer(path: &Path, options: &Options) -> Result<Connection, OpenError> {
     let failed = |error: rusqlite::Error| match error.sqlite_error_code() {
         Some(rusqlite::ErrorCode::NotADatabase) => {
@@ -84,7 +84,7 @@ pub(crate) fn open_writer(path: &Path, options: &Options) -> Result<Connection, 
         OpenFlags::SQLITE_OPEN_READ_WRITE | OpenFlags::SQLITE_OPEN_CREATE | OpenFlags::SQLITE_OPEN_NO_MUTEX;
     create_private(path);
     let mut connection = Connection::open_with_flags(path, flags).map_err(failed)?;
-    // Before anything is read: closing a file that is then refused must not move its log.
+    // Set before anything is read: closing a file that is then refused must not checkpoint its log.
     connection.set_db_config(DbConfig::SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, true).map_err(failed)?;
     connection.busy_timeout(options.lock_wait).map_err(failed)?;
     let found = inspect(&connection).map_err(failed)?;
@@ -121,23 +121,23 @@ pub(crate) fn open_writer(path: &Path, options: &Options) -> Result<Connection, 
     Ok(connection)
 }
 
-/// A new file holds other people's answers, so only its owner may read it; SQLite gives its log the same rights. A file that is
-/// there keeps the rights that somebody gave it.
+/// A new file will hold stored replies, so only its owner may read it; SQLite gives its log the same mode. An existing file
+/// keeps its mode.
 fn create_private(path: &Path) {
     let mut options = std::fs::OpenOptions::new();
     options.write(true).create_new(true);
     #[cfg(unix)]
     std::os::unix::fs::OpenOptionsExt::mode(&mut options, 0o600);
     if let Err(error) = options.open(path) {
-        // It is there already, or SQLite is about to tell what is wrong with the place.
-        tracing::trace!(%error, "no new file was made");
+        // The file exists, or SQLite reports the problem next.
+        tracing::trace!(%error, "no new file was created");
     }
 }
 
-/// Opens a store for reading. Readers see every commit that was acknowledged before they began.
+/// Opens a store for reading. A reader sees every commit that was acknowledged before its transaction began.
 pub(crate) fn open_reader(path: &Path, options: &Options) -> Result<Connection, OpenError> {
     let failed = |error: rusqlite::Error| OpenError::failed(path, &error);
-    // Not read-only: the first connection after a crash must be able to recover the log, whichever it is.
+    // Not read-only: the first connection after a crash must recover the log.
     let flags = OpenFlags::SQLITE_OPEN_READ_WRITE | OpenFlags::SQLITE_OPEN_NO_MUTEX;
     let connection = Connection::open_with_flags(path, flags).map_err(failed)?;
     connection.busy_timeout(READ_WAIT).map_err(failed)?;
@@ -146,7 +146,7 @@ pub(crate) fn open_reader(path: &Path, options: &Options) -> Result<Connection, 
     Ok(connection)
 }
 
-/// What SQLite finds wrong with the database, at most so many faults of it. Nothing where it is whole.
+/// The first ten faults that SQLite finds in the database; none if it is intact.
 pub(crate) fn integrity(path: &Path) -> Result<Vec<String>, OpenError> {
     let connection = open_reader(path, &Options::default())?;
     let found = connection.prepare("PRAGMA integrity_check(10)").and_then(|mut check| {
@@ -158,20 +158,20 @@ pub(crate) fn integrity(path: &Path) -> Result<Vec<String>, OpenError> {
     Ok(faults)
 }
 
-/// Readers wait for nobody in WAL mode, except for the moment in which somebody recovers the log.
+/// In WAL mode readers wait only while another connection recovers the log.
 const READ_WAIT: Duration = Duration::from_secs(5);
 
-/// What the database says of the journal beside it.
+/// What the database records about its journal.
 pub(crate) struct JournalMeta {
-    /// Whose journal it is.
+    /// Identifies the database that the journal belongs to.
     pub identity: u64,
-    /// The last generation that is in the database.
+    /// The last generation that was flushed.
     pub flushed: u64,
-    /// The highest version that the database knows of.
+    /// The highest version that the database knows.
     pub version: u64,
-    /// Whether there must be a journal: the store was not closed.
+    /// Whether the journal must exist: the store was not closed.
     pub in_use: bool,
-    /// What its frames are sealed with; nothing, if an older version wrote them.
+    /// The key of its frames; none if an older version wrote them.
     pub opening: Option<Opening>,
 }
 
@@ -193,8 +193,8 @@ pub(crate) fn journal_meta(connection: &Connection) -> rusqlite::Result<JournalM
     })
 }
 
-/// Notes, durably, that the journal beside the database is part of it from now on, and how its frames are sealed. Its first
-/// generation is the one after `flushed`; those up to there are over.
+/// Records, durably, that the journal belongs to the database from now on, and the key of its frames. Its first generation
+/// follows `flushed`; all generations up to that one are finished.
 pub(crate) fn mark_journal_open(
     connection: &mut Connection,
     opening: &Opening,
@@ -214,7 +214,7 @@ pub(crate) fn mark_journal_open(
     transaction.commit()
 }
 
-/// Notes, durably, that everything in the journal is in the database.
+/// Records, durably, that the database holds everything that is in the journal.
 pub(crate) fn mark_journal_closed(connection: &Connection) -> rusqlite::Result<()> {
     connection.execute("UPDATE meta SET value = 0 WHERE name = 'journal_in_use'", []).map(drop)
 }
@@ -223,7 +223,7 @@ fn schema(connection: &Connection) -> rusqlite::Result<i64> {
     connection.pragma_query_value(None, "user_version", |row| row.get(0))
 }
 
-/// What a file is.
+/// What a file contains.
 #[derive(Debug, PartialEq, Eq)]
 enum FileKind {
     Empty,
@@ -264,36 +264,37 @@ fn configure(
         });
     }
     connection.pragma_update(None, "synchronous", "FULL").map_err(failed)?;
-    // On macOS fsync leaves the data in the drive's cache. The journal is synced by std, which asks for more there; these
-    // let SQLite ask for as much. Elsewhere they change nothing.
+    // On macOS fsync leaves the data in the drive's cache. The standard library syncs the journal with F_FULLFSYNC there;
+    // these settings make SQLite do the same. They have no effect on other systems.
     connection.pragma_update(None, "fullfsync", true).map_err(failed)?;
     connection.pragma_update(None, "checkpoint_fullfsync", true).map_err(failed)?;
-    // Decided in fold.rs.
+    // `flush.rs` decides when to checkpoint.
     set("wal_autocheckpoint", 0)?;
-    // A log that grew beyond this, behind a reader that did not end, is cut back when it begins anew.
+    // A log that grew longer while a reader blocked its checkpoint is truncated when it starts again.
     let log_bytes = i64::from(options.checkpoint_pages) * i64::from(options.page_bytes);
     set("journal_size_limit", log_bytes.saturating_mul(4))?;
     set(
         "cache_size",
         -i64::try_from(cache_bytes / 1024).unwrap_or(i64::from(i32::MAX)).min(i64::from(i32::MAX)),
     )?;
-    // Done before the store is closed, unless a sync has failed: then the log must stay as it is.
+    // The flusher checkpoints before the store is closed, unless a sync has failed: then the log must not change.
     connection.set_db_config(DbConfig::SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, true).map_err(failed)?;
     connection.pragma_update(None, "temp_store", "MEMORY").map_err(failed)?;
     connection.pragma_update(None, "trusted_schema", false).map_err(failed)
 }
 
-/// Moves what an earlier process left in the log into the database, synced, and cuts the log to nothing.
+/// Checkpoints and truncates the log of the previous process.
 ///
-/// Recovery reads the log from the kernel's memory. There also stands what was never synced, and what the kernel gave up on
-/// when a sync failed: nobody may be told of it, and a commit that is appended behind such a hole would be lost with it.
+/// Recovery reads the log from the kernel's page cache, which may contain pages that were never synced, and pages that the
+/// kernel gave up on when a sync failed. No caller may see them before they are synced, and a commit appended after such a
+/// page would be lost with it.
 fn truncate_wal(connection: &Connection, path: &Path) -> rusqlite::Result<()> {
     match connection.wal_checkpoint_v2(Some(rusqlite::MAIN_DB), CheckpointMode::TRUNCATE) {
         Err(error) if error.sqlite_error_code() == Some(rusqlite::ErrorCode::DatabaseBusy) => {
             tracing::warn!(
                 ?path,
                 next = "end the program that has the file open, such as a sqlite3 shell",
-                "another program reads the embedded store: SQLite's write-ahead log of the last run stays in use"
+                "another program reads the embedded store: SQLite's write-ahead log of the last run could not be truncated"
             );
             Ok(())
         }
@@ -301,7 +302,7 @@ fn truncate_wal(connection: &Connection, path: &Path) -> rusqlite::Result<()> {
     }
 }
 
-/// All of it in one transaction: a crash leaves an empty database or a store, and nothing in between.
+/// In one transaction: a crash leaves an empty database or a complete store.
 fn create(connection: &mut Connection) -> rusqlite::Result<()> {
     let transaction = connection.transaction_with_behavior(rusqlite::TransactionBehavior::Immediate)?;
     transaction.execute_batch(TABLES)?;

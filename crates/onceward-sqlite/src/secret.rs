@@ -1,8 +1,8 @@
-//! The secret beside a store: `STORE.secret`, made for a new store, so that reading the database alone confirms no guess about
+//! The secret file `STORE.secret`. It is created for a new store, so that reading the database alone confirms no guess about
 //! keys, callers or bodies.
 //!
-//! Ids are hashed with it, so it belongs to the store for good: a store that was used with one is worthless without, and one
-//! that was used without cannot get one later.
+//! Ids are hashed with the secret, so it belongs to the store for good: a store that was used with a secret is worthless
+//! without it, and a store that was used without one cannot get one later.
 
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, ErrorKind, Read as _, Write as _};
@@ -13,13 +13,13 @@ use onceward::{EntropyUnavailable, Identity, Recognition, Secret, random_bytes};
 
 use crate::SqliteStore;
 
-/// 256 bits: as many as the hashes have that it keys.
+/// 256 bits, as many as the hashes that it keys.
 const RANDOM_BYTES: usize = 32;
 /// The rights of a file's group, and of everyone else.
 const OF_GROUP: u32 = 0o070;
 const OF_OTHERS: u32 = 0o007;
 
-/// A secret that cannot be read or made.
+/// Why a secret cannot be read or created.
 #[derive(Debug, thiserror::Error)]
 pub enum SecretError {
     /// Every user of the machine can read the file.
@@ -63,16 +63,16 @@ pub enum SecretError {
         /// Why.
         error: io::Error,
     },
-    /// No secret can be made.
+    /// No random bytes are available for a new secret.
     #[error(transparent)]
     Entropy(#[from] EntropyUnavailable),
-    /// The store does not tell whether it is new.
+    /// The store could not be read to find out whether it is new.
     #[error(transparent)]
     Store(#[from] StoreError),
 }
 
 impl SqliteStore {
-    /// Where the secret of the store in this file is kept: `STORE.secret`.
+    /// The path of a store's secret: `STORE.secret`.
     pub fn secret_path(store: &Path) -> PathBuf {
         let mut name = store.to_owned().into_os_string();
         name.push(".secret");
@@ -143,7 +143,7 @@ fn read(path: &Path) -> Result<Option<Secret>, SecretError> {
     };
     private(path, &file)?;
     let mut text = Vec::new();
-    // What is longer is another file.
+    // A longer file is not a secret.
     file.take(4 * RANDOM_BYTES as u64).read_to_end(&mut text).map_err(failed)?;
     let digits = text.strip_suffix(b"\n").unwrap_or(&text);
     let whole = digits.len() == 2 * RANDOM_BYTES && digits.iter().all(u8::is_ascii_hexdigit);
@@ -162,21 +162,22 @@ fn mode(file: &File) -> io::Result<u32> {
     Ok(file.metadata()?.permissions().mode() & 0o777)
 }
 
-/// Elsewhere the directory's rights are the file's.
+/// On other systems the directory's permissions protect the file.
 #[cfg(not(unix))]
 fn mode(_: &File) -> io::Result<u32> {
     Ok(0o600)
 }
 
-/// The digits themselves are the secret, so that a configuration can name the file too: `secret = { file = "STORE.secret" }`.
+/// The hexadecimal digits themselves are the secret, so that a configuration can name the file: `secret = { file =
+/// "STORE.secret" }`.
 fn make(path: &Path) -> Result<(), SecretError> {
     let bytes: [u8; RANDOM_BYTES] = random_bytes()?;
     let digits: String = bytes.iter().map(|byte| format!("{byte:02x}")).collect();
     keep(path, &digits).map_err(|error| SecretError::File { path: path.to_owned(), error })
 }
 
-/// Written whole under another name first, and synced together with its name: a crash leaves the whole secret or none, and no
-/// store without it.
+/// Written to a draft first, synced, then renamed, and the directory synced: a crash leaves the whole secret or none, and no
+/// store without its secret.
 fn keep(path: &Path, digits: &str) -> io::Result<()> {
     let mut draft = path.to_owned().into_os_string();
     draft.push(".new");
@@ -192,6 +193,6 @@ fn keep(path: &Path, digits: &str) -> io::Result<()> {
     file.write_all(format!("{digits}\n").as_bytes())?;
     file.sync_all()?;
     fs::rename(&draft, path)?;
-    // The store's path is resolved, so that its secret has a directory.
+    // The store's path is absolute, so it has a parent directory.
     path.parent().map_or(Ok(()), |folder| File::open(folder)?.sync_all())
 }

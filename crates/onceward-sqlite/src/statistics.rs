@@ -1,4 +1,4 @@
-//! What a store counts about itself.
+//! Counters for metrics.
 
 use onceward::store::driver::Counter;
 
@@ -7,7 +7,7 @@ use onceward::store::driver::Counter;
 pub struct Statistics {
     /// Transactions that were committed.
     pub batches: u64,
-    /// Swaps and parts of forgets that were answered by them, conflicts included.
+    /// Swaps and parts of forgets that they answered, conflicts included.
     pub writes: u64,
 }
 

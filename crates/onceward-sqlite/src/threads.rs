@@ -1,7 +1,7 @@
-//! The threads of a store: one writes the journal, one folds it into the database, one lists, some load. And how they end.
+//! The threads of a store: the writer, the flusher, one for scans and some for loads. Also how they start and end.
 //!
-//! The writer is the last to end: it lets the readers end, then the thread that folds, and removes the journal when
-//! everything is in the database.
+//! The writer ends last: it waits for the readers, then for the flusher, and removes the journal if everything is in the
+//! database.
 
 use std::cell::Cell;
 use std::fs::File;
@@ -28,10 +28,10 @@ use crate::wal_length::WalLength;
 use crate::writer::Writer;
 use crate::{OpenError, Options, error, schema};
 
-/// So many lists may wait. They are an operator's or a sweeper's, of which there are few.
+/// The most scans in the queue. They come from operators and sweepers, so few are expected.
 const LISTINGS_WAITING: Weight = Weight { rows: 64, bytes: 0 };
 
-/// What the tasks that use a store hold of its threads.
+/// The handle through which tasks use the threads.
 pub(crate) struct Threads {
     pub queues: Queues,
     pub memtables: Arc<Memtables>,
@@ -41,15 +41,15 @@ pub(crate) struct Threads {
     _locked: Arc<LockedFile>,
 }
 
-/// Both are given up after the last handle is dropped and the writer has ended, whichever is later.
+/// Released after the last handle was dropped and the writer has ended, whichever is later.
 struct LockedFile {
-    // Closing the database's file gives up every lock that this process has on it.
+    // Closing any handle of the database file releases all of this process's locks on it.
     _file: File,
-    // Given back last: the next process may open the file only when this one's threads are through with it.
+    // Released last: the next process may open the file only when all threads of this one have ended.
     _lock: FileLock,
 }
 
-/// What the threads are asked for.
+/// The queues of the threads.
 #[derive(Clone)]
 pub(crate) struct Queues {
     pub writes: Arc<Queue<Job>>,
@@ -72,8 +72,8 @@ impl Threads {
         };
         let counters = Arc::new(Counters::default());
         let end = OnWriterEnd { queues: queues.clone(), over };
-        // Dropped, and so joined, whichever way the writer ends: a helper that outlived the lock could close the
-        // database's file under the locks of the next store.
+        // Dropped, and so joined, however the writer ends: a thread that outlived the lock could close the database file,
+        // and release the locks of the next store.
         let mut helpers = Helpers {
             queues: queues.clone(),
             memtables: memtables.clone(),
@@ -99,7 +99,7 @@ impl Threads {
         let kept = locked.clone();
         let writer = spawn(path, "write", move || {
             let _locked = kept;
-            // Dropped when everything is over, by a panic too: nobody may wait for a thread that has ended.
+            // Dropped last, also by a panic, so that no caller waits for a thread that has ended.
             let _end = end;
             writer.run(&reader, || helpers.end());
         })?;
@@ -109,7 +109,7 @@ impl Threads {
 
     /// Waits until the threads have ended.
     pub(crate) async fn ended(&self) {
-        // An error says that the sender is gone, and it is gone with the writer.
+        // An error means that the sender was dropped, which happens when the writer ends.
         drop(self.ended.clone().wait_for(|ended| *ended).await);
     }
 }
@@ -118,7 +118,7 @@ impl Drop for Threads {
     fn drop(&mut self) {
         self.queues.close();
         if let Some(writer) = self.writer.get_mut().unwrap_or_else(PoisonError::into_inner).take() {
-            // Whoever drops the last handle on a thread of the store, in a hook say, cannot wait for itself.
+            // A thread of the store that drops the last handle, in the fatal hook for instance, cannot join itself.
             if !OWN_THREAD.get() {
                 join(writer);
             }
@@ -126,14 +126,14 @@ impl Drop for Threads {
     }
 }
 
-/// What there is before the threads start.
+/// What is prepared before the threads start.
 struct Prepared {
     journal: Journal,
     version: u64,
     wal: WalLength,
 }
 
-/// Brings the database up to date with what an earlier process left in the journal, and begins the journal anew.
+/// Flushes the journal of the previous process into the database, and begins a new one.
 fn prepare(connection: &mut Connection, path: &Path, options: &Options) -> Result<Prepared, OpenError> {
     let failed = |error: rusqlite::Error| OpenError::failed(path, &error);
     let meta = schema::journal_meta(connection).map_err(failed)?;
@@ -141,7 +141,7 @@ fn prepare(connection: &mut Connection, path: &Path, options: &Options) -> Resul
     let wal = WalLength::default();
     wal.watch(connection).map_err(failed)?;
     let highest = recovered.changes.values().map(|change| change.version.as_number()).max();
-    // A store whose tables are damaged is refused here, and not by a thread that ends at once.
+    // Damaged tables are reported here, and not by a thread that ends at once.
     let mut flusher =
         Flusher::prepare(connection, path, wal.clone(), options.checkpoint_pages).map_err(failed)?;
     drop(Batch::prepare(connection, path.to_owned(), 0).map_err(failed)?);
@@ -149,13 +149,13 @@ fn prepare(connection: &mut Connection, path: &Path, options: &Options) -> Resul
         tracing::info!(
             operations = recovered.changes.len(),
             ?path,
-            "the last run ended without writing its journal into the database: that is done now"
+            "the last run ended before its journal was written into the database: it is written now"
         );
         flusher.flush(&Memtable::of(recovered.generation, recovered.changes)).map_err(failed)?;
     }
     drop(flusher);
-    // The last opening began at most two generations that the database did not hold. Both are over, whether something of
-    // them was kept or they were cut off at once, and neither number is given again.
+    // The previous opening used at most two generations that the database does not hold. Both are skipped, even if nothing
+    // of them reached the disk, so that no generation is used twice.
     let flushed = recovered.generation.max(meta.flushed.saturating_add(2));
     let opening = Opening::new(meta.opening.as_ref())
         .map_err(|error| OpenError::Failed { path: path.to_owned(), reason: error.to_string() })?;
@@ -169,7 +169,7 @@ fn prepare(connection: &mut Connection, path: &Path, options: &Options) -> Resul
     Ok(Prepared { journal, version: meta.version.max(highest.unwrap_or(0)), wal })
 }
 
-/// The other threads.
+/// All threads but the writer.
 struct Helpers {
     queues: Queues,
     memtables: Arc<Memtables>,
@@ -215,7 +215,7 @@ impl Helpers {
                 .and_then(|mut flusher| flusher.run(&memtables, next));
             ended.unwrap_or_else(|error| {
                 let message = error::fatal(&error, &file);
-                // Who waits for room is not kept waiting for the hook.
+                // Waiting writers are answered before the hook runs, which may block.
                 memtables.flusher_ended(&StoreError::Unavailable { reason: message.clone() });
                 on_fatal(&message);
                 tracing::error!(
@@ -229,14 +229,14 @@ impl Helpers {
         Ok(())
     }
 
-    /// Lets them do what waits, and tells whether everything is in the database now.
+    /// Ends the threads after their queued work. Returns whether everything is in the database.
     fn end(mut self) -> FlushEnd {
         self.end_readers();
         self.memtables.close();
         self.flusher.take().and_then(join).unwrap_or(FlushEnd::Partial)
     }
 
-    /// A reader could keep SQLite's log from being moved, so they end first.
+    /// Readers end first, because an open read transaction keeps SQLite's log from being checkpointed.
     fn end_readers(&mut self) {
         self.queues.close();
         self.readers.drain(..).for_each(|reader| {
@@ -253,7 +253,7 @@ impl Drop for Helpers {
     }
 }
 
-/// Lets nobody wait for the database any more.
+/// Answers every call that waits for a flush when the flusher ends.
 struct OnFlusherEnd(Arc<Memtables>);
 
 impl Drop for OnFlusherEnd {
@@ -263,7 +263,7 @@ impl Drop for OnFlusherEnd {
 }
 
 thread_local! {
-    /// Whether this is a thread of a store.
+    /// Whether the current thread belongs to a store.
     static OWN_THREAD: Cell<bool> = const { Cell::new(false) };
 }
 
@@ -294,7 +294,7 @@ fn join<T>(thread: JoinHandle<T>) -> Option<T> {
 }
 
 impl Queues {
-    /// Accepts nothing more. What waits is still done.
+    /// Refuses new calls. Queued calls are still served.
     pub(crate) fn close(&self) {
         const CLOSED: &str = "the store has been closed";
         self.writes.close(CLOSED);
@@ -302,7 +302,7 @@ impl Queues {
         self.listings.close(CLOSED);
     }
 
-    /// Accepts nothing more, and tells everybody who waits that nothing was done.
+    /// Refuses new calls, and answers the queued ones that nothing was done.
     pub(crate) fn abandon(&self, reason: &str) {
         let error = StoreError::Unavailable { reason: reason.to_owned() };
         self.writes.abandon(reason).into_iter().for_each(|job| job.fail(error.clone()));
@@ -312,9 +312,9 @@ impl Queues {
 }
 
 const THREAD_ENDED: &str =
-    "a thread of the store has ended: restart the process, and look into its log for the cause";
+    "a thread of the store has ended: restart the process, and find the cause in its log";
 
-/// Ends the whole store when a helper panics: nobody may wait for a thread that has ended.
+/// Abandons all queues if its thread panics, so that no caller waits for a thread that has ended.
 struct OnPanic(Queues);
 
 impl Drop for OnPanic {
@@ -325,7 +325,7 @@ impl Drop for OnPanic {
     }
 }
 
-/// What happens when the writer has ended, however it did.
+/// Abandons all queues when the writer has ended, for whatever reason.
 struct OnWriterEnd {
     queues: Queues,
     over: watch::Sender<bool>,

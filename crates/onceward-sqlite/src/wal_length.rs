@@ -1,4 +1,4 @@
-//! How long SQLite's own write-ahead log is.
+//! The length of SQLite's write-ahead log.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use rusqlite::Connection;
 use rusqlite::hooks::Wal;
 
-/// How long the log is, in pages, as the connection was told by its last commit.
+/// The length of the log in pages, as of the connection's last commit.
 #[derive(Clone, Default)]
 pub(crate) struct WalLength(Arc<AtomicU32>);
 

@@ -1,5 +1,4 @@
-//! The one thread that writes: takes whatever waits, decides each against what stands, appends it all to the journal,
-//! syncs once, and answers all.
+//! The writer thread: takes all queued jobs, decides them, appends them to the journal, syncs once and answers them.
 
 use std::collections::VecDeque;
 use std::path::PathBuf;
@@ -21,7 +20,7 @@ use crate::options::FatalHook;
 use crate::queue::{Queue, Wakeup};
 use crate::statistics::Counters;
 
-/// So many times as much as is folded at once may wait to be folded: beyond that, writers wait.
+/// Writers wait when the unflushed changes reach this multiple of `journal_bytes`.
 const FULL_FACTOR: u64 = 4;
 
 pub(crate) struct Writer {
@@ -30,11 +29,11 @@ pub(crate) struct Writer {
     pub limit: Weight,
     pub journal: Journal,
     pub memtables: Arc<Memtables>,
-    /// From how many bytes on the journal is folded into the database.
+    /// The size from which the memtable is flushed.
     pub journal_bytes: u64,
-    /// When it is folded at the latest.
+    /// The age at which the memtable is flushed.
     pub flush_after: Duration,
-    /// The highest version that was ever given.
+    /// The highest version that was ever assigned.
     pub version: u64,
     pub clock: Arc<dyn Clock>,
     pub on_fatal: FatalHook,
@@ -45,8 +44,8 @@ pub(crate) struct Writer {
 struct Stopped;
 
 impl Writer {
-    /// Works until the queue is closed and empty, and lets the other threads end. If everything is in the database then,
-    /// the journal is removed. The connection is to look for what is not memtables.
+    /// Serves jobs until the queue is closed and empty, then ends the other threads. Removes the journal if everything is in
+    /// the database by then. The connection reads records that are in no memtable.
     pub(crate) fn run(mut self, connection: &Connection, end_helpers: impl FnOnce() -> FlushEnd) {
         let mut batch = match Batch::prepare(connection, self.path.clone(), self.version) {
             Ok(batch) => batch,
@@ -69,7 +68,7 @@ impl Writer {
             }
         }
         if self.queue.is_abandoned() {
-            // A sync has failed elsewhere: the journal is the only copy that can be trusted, and stays.
+            // A sync failed on another thread. Only the journal can be trusted, so it is kept.
             return;
         }
         if let Err(error) = self.memtables.wait_until_it_can_freeze() {
@@ -78,7 +77,7 @@ impl Writer {
         self.flush();
         self.memtables.close();
         if end_helpers() == FlushEnd::Complete {
-            // One that stays says nothing new to the next start.
+            // A journal that stays behind has nothing new for the next start.
             if let Err(error) = self.journal.remove() {
                 tracing::warn!(cause = %error, path = ?self.path, "the journal could not be removed: the next start finds nothing new in it");
             }
@@ -90,14 +89,14 @@ impl Writer {
         self.queue.abandon(reason).into_iter().for_each(|job| job.fail(error.clone()));
     }
 
-    /// Decides jobs in order until the batch is full, makes them durable and answers them.
+    /// Decides one batch, makes it durable and answers it.
     fn apply(&mut self, jobs: &mut VecDeque<Job>, batch: &mut Batch<'_>) -> Result<Timestamp, Stopped> {
         if let Err(error) = self.make_room() {
             jobs.drain(..).for_each(|job| job.fail(error.clone()));
             return Ok(self.clock.now());
         }
         if let Err(error) = batch.decide(jobs, &self.memtables, self.limit.bytes) {
-            // Every later look would show the past.
+            // Every later read would return old data.
             let reason = error::explain(&error, &self.path);
             tracing::error!(
                 cause = reason,
@@ -133,7 +132,7 @@ impl Writer {
         Ok(now)
     }
 
-    /// Answers everybody, and takes nothing more.
+    /// Answers all jobs with an error, and closes the queue.
     fn stop(
         &self,
         jobs: &mut VecDeque<Job>,
@@ -147,7 +146,7 @@ impl Writer {
         Stopped
     }
 
-    /// Waits while too much is not in the database yet, unless that may take long.
+    /// Waits while too much is unflushed, unless flushing fails.
     fn make_room(&mut self) -> Result<(), StoreError> {
         let fill = self.memtables.fill_level();
         let (bytes, limit) = (fill.bytes as u64, FULL_FACTOR * self.journal_bytes);
@@ -167,7 +166,7 @@ impl Writer {
         }
     }
 
-    /// Hands what is memtables to the thread that folds, if there is anything and that thread is free.
+    /// Hands the memtable to the flusher, if it has changes and the flusher is idle.
     fn flush(&mut self) {
         if self.memtables.freeze() {
             self.journal.switch_file();

@@ -1,4 +1,4 @@
-//! What every store must do, of a store in a file.
+//! The conformance suite, for a store in a file.
 
 #![allow(clippy::unwrap_used, reason = "a panic is how a test reports")]
 
@@ -16,7 +16,7 @@ async fn in_a_file(clock: Arc<VirtualClock>) -> Specimen {
     Specimen::new(store.clone()).keeping(directory).damaged_by(move |id| {
         let (path, store) = (path.clone(), store.clone());
         async move {
-            // A list brings the database up to date with the journal.
+            // A list flushes the journal into the database.
             store.scan(Scan { which: Which::Due(Due::Leases), after: None, limit: 0 }).await.unwrap();
             let other = rusqlite::Connection::open(path).unwrap();
             let select = "SELECT record FROM operations WHERE id = ?1";

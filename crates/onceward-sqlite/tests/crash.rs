@@ -1,7 +1,7 @@
 //! A process that is killed at any moment loses nothing that it acknowledged.
 //!
-//! This binary runs itself as a child that claims and completes operations on a file, and writes a line for each write
-//! that was acknowledged. The parent kills it after a random number of lines and looks into the file.
+//! This binary runs itself as a child that claims and completes operations, and prints a line for each acknowledged write.
+//! The parent kills the child after a random number of lines and reads the file.
 
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a panic is how a test reports")]
 
@@ -19,7 +19,7 @@ use support::{applied, block_on, open};
 
 const KILLS: u64 = 50;
 const CALLERS: u64 = 16;
-/// More lines than this a child never lives to write.
+/// No child lives long enough to print more lines than this.
 const LINES_MAX: u64 = 400;
 const ROUND: &str = "ONCEWARD_TEST_ROUND";
 
@@ -54,7 +54,7 @@ fn nothing_that_was_acknowledged_is_lost_to_fifty_kills() {
     check(&path, all.iter().map(|(id, one)| (*id, one)), KILLS);
 }
 
-/// What a child had acknowledged when it was killed, after so many lines at least; the last word for each id.
+/// The last acknowledged write for each id, of a child that is killed after this many lines or more.
 fn run_and_kill(path: &Path, round: u64, after: u64) -> Vec<(RecordId, Acknowledged)> {
     let mut child = support::child("a_child_claims_and_completes_until_it_is_killed", path)
         .env(ROUND, round.to_string())
@@ -64,7 +64,7 @@ fn run_and_kill(path: &Path, round: u64, after: u64) -> Vec<(RecordId, Acknowled
     let mut last = BTreeMap::new();
     let (mut line, mut read, mut killed) = (String::new(), 0, false);
     loop {
-        // What the child wrote before it died is still read, up to a line that was cut short.
+        // The lines that the child wrote before it died are still read, except an incomplete last one.
         line.clear();
         if output.read_line(&mut line).unwrap() == 0 || !line.ends_with('\n') {
             break;
@@ -125,7 +125,7 @@ fn check<'a>(path: &Path, expected: impl Iterator<Item = (RecordId, &'a Acknowle
 fn a_child_claims_and_completes_until_it_is_killed() {
     let Some(path) = support::child_path() else { return };
     let round: u64 = std::env::var(ROUND).unwrap().parse().unwrap();
-    // A short journal and a short log, so that some are killed while they are moved.
+    // A short journal and a short log, so that some children are killed during a flush or a checkpoint.
     let options = Options { journal_bytes: 8 << 10, checkpoint_pages: 64, ..Options::default() };
     let store = SqliteStore::open(path, options).unwrap();
     let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).build().unwrap();
@@ -148,6 +148,6 @@ fn a_child_claims_and_completes_until_it_is_killed() {
     for caller in callers {
         runtime.block_on(caller).unwrap();
     }
-    // The parent must find it alive.
+    // The parent must find the child alive.
     std::io::Read::read_to_end(&mut std::io::stdin(), &mut Vec::new()).unwrap();
 }

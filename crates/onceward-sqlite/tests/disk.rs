@@ -1,6 +1,7 @@
 //! A disk that fails: syncs that are not confirmed or do not end, and no space left.
 //!
-//! A library that is loaded before the C library stands in for the disk. It is compiled here, as SQLite itself is.
+//! A preloaded library replaces the C library's disk functions. It is compiled here, with the compiler that SQLite needs
+//! too.
 
 #![cfg(target_os = "linux")]
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a panic is how a test reports")]
@@ -18,7 +19,7 @@ use onceward_sqlite::{FatalHook, Options, SqliteStore};
 use onceward_testkit::sample;
 use support::{applied, block_on, open, put, submit};
 
-/// What stands in for the disk.
+/// The source of the preloaded library.
 const SHIM: &str = include_str!("support/disk.c");
 
 fn compile_shim(directory: &Path) -> PathBuf {
@@ -29,7 +30,7 @@ fn compile_shim(directory: &Path) -> PathBuf {
         .args([&library, &source])
         .arg("-ldl")
         .output();
-    // Not skipped where there is no compiler: SQLite needs it too.
+    // Not skipped without a compiler: SQLite needs one too.
     let compiled = compiled.unwrap();
     assert!(compiled.status.success(), "{}", String::from_utf8_lossy(&compiled.stderr));
     library
@@ -52,7 +53,7 @@ fn a_failed_sync_stops_the_process_and_loses_nothing_that_was_acknowledged() {
 
         let said = String::from_utf8_lossy(&output.stdout);
         let acknowledged: Vec<_> = said.lines().filter_map(parse).collect();
-        // One caller writes one record at a time, so each answer had a sync of its own.
+        // One caller writes one record at a time, so each answer had its own sync.
         assert!(acknowledged.len() < from, "{} answers from fewer than {from} syncs", acknowledged.len());
         most = most.max(acknowledged.len());
         let store = open(&path);
@@ -64,7 +65,7 @@ fn a_failed_sync_stops_the_process_and_loses_nothing_that_was_acknowledged() {
     assert!(most > 0, "no child lived to acknowledge anything");
 }
 
-/// A store that folds its journal after every write where the log is short, so that every kind of sync is among the first.
+/// A store with a short log that flushes its journal after every write, so that every kind of sync is among the first.
 fn busy(checkpoint_pages: u32) -> Options {
     let options = Options { checkpoint_pages, ..Options::default() };
     let journal_bytes = if checkpoint_pages < 100 { 1 } else { options.journal_bytes };
@@ -170,7 +171,7 @@ fn a_child_meets_a_full_disk() {
 }
 
 #[test]
-fn what_a_killed_process_left_in_the_log_is_synced_before_anybody_hears_of_it() {
+fn what_a_killed_process_left_in_the_log_is_synced_before_it_is_read() {
     let directory = tempfile::tempdir().unwrap();
     let shim = compile_shim(directory.path());
     let path = directory.path().join("onceward.db");
@@ -180,7 +181,7 @@ fn what_a_killed_process_left_in_the_log_is_synced_before_anybody_hears_of_it() 
     let reads = reads.env("LD_PRELOAD", &shim).env("FAIL_SYNCS_FROM", "1").output().unwrap();
     let said = String::from_utf8_lossy(&reads.stdout).into_owned();
     assert!(said.contains("refused"), "a log that cannot be synced was believed: {said}");
-    // The disk is well again: everything that was acknowledged is there.
+    // The disk works again: everything that was acknowledged is there.
     assert!(block_on(support::open(&path).load(sample::id(1))).unwrap().record.is_some());
 }
 
@@ -234,7 +235,7 @@ fn a_child_writes_more_than_there_is_space_for() {
 }
 
 #[test]
-fn a_hook_that_drops_the_last_handle_on_the_thread_that_folds_does_not_wait_for_itself() {
+fn a_hook_that_drops_the_last_handle_on_the_flusher_thread_does_not_wait_for_itself() {
     let directory = tempfile::tempdir().unwrap();
     let shim = compile_shim(directory.path());
     let mut child =
@@ -259,7 +260,7 @@ fn a_child_drops_its_store_in_the_hook() {
     let options =
         Options { on_fatal, fold_after: std::time::Duration::from_millis(10), ..Options::default() };
     let store = SqliteStore::open(path, options).unwrap();
-    // From now on syncs fail; that of a fold is the first that is tried.
+    // From now on syncs fail; the first one belongs to a flush.
     put(&store, sample::id(1), None, sample::record("k"));
     *last.lock().unwrap() = Some(store);
     std::fs::File::create(std::env::var_os("FAIL_SYNCS_WHILE").unwrap()).unwrap();
@@ -279,10 +280,7 @@ fn swaps_that_were_given_up_while_a_sync_stalled_are_not_written_when_it_ends() 
     child.env("LD_PRELOAD", &shim).env(STALL, directory.path().join("stalled"));
     let output = child.output().unwrap();
     let (said, errors) = (String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
-    assert!(
-        output.status.success() && said.contains("only what somebody waited for was written"),
-        "{said}{errors}"
-    );
+    assert!(output.status.success() && said.contains("only awaited swaps were written"), "{said}{errors}");
 }
 
 const STALL: &str = "STALL_SYNCS_WHILE";
@@ -291,7 +289,7 @@ const STALL: &str = "STALL_SYNCS_WHILE";
 fn a_child_gives_swaps_up_while_a_sync_stalls() {
     let Some(path) = support::child_path() else { return };
     let stalled = PathBuf::from(std::env::var_os(STALL).unwrap());
-    // Nothing is folded meanwhile: that is another thread, with syncs of its own.
+    // Nothing is flushed meanwhile: the flusher is another thread, with its own syncs.
     let fold_after = std::time::Duration::from_secs(3600);
     let store = SqliteStore::open(path, Options { fold_after, ..Options::default() }).unwrap();
     let settled = put(&store, sample::id(0), None, sample::record("settled"));
@@ -301,7 +299,7 @@ fn a_child_gives_swaps_up_while_a_sync_stalls() {
     assert!(submit(&mut syncing).is_pending());
     let reached = PathBuf::from(format!("{}.reached", stalled.display()));
     while !reached.exists() {}
-    // What waits behind the sync that does not end, and was not decided yet.
+    // Jobs that are queued behind the stalled sync, and not decided yet.
     let mut abandoned: Vec<_> = (2..300).map(claim).collect();
     abandoned.push(store.swap(sample::id(0), Some(settled), sample::record("abandoned renewal")));
     let mut awaited = claim(300);
@@ -317,5 +315,5 @@ fn a_child_gives_swaps_up_while_a_sync_stalls() {
     for n in 2..300 {
         assert_eq!(written(n), None, "the abandoned claim {n} was written");
     }
-    println!("only what somebody waited for was written");
+    println!("only awaited swaps were written");
 }

@@ -1,4 +1,4 @@
-//! A store that an older version left, with a journal in the first format, whose frames have no seal.
+//! A store that an older version left, with a journal in the first format, whose frames have no tags.
 
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a panic is how a test reports")]
 
@@ -15,7 +15,7 @@ use support::files::{cut_off, journal, listed, slow};
 use support::forged::{self, BLOCK, Claim};
 use support::{block_on, open, put};
 
-/// Makes a store's database what the older version left when it was killed after these generations had been folded.
+/// Makes a database what the older version left when it was killed after these generations were flushed.
 fn downgrade(path: &Path, folded: u64, in_use: bool) {
     let connection = Connection::open(path).unwrap();
     let statements = format!(
@@ -38,7 +38,7 @@ fn old_store(directory: &Path) -> (PathBuf, u64) {
     (path, identity)
 }
 
-/// What the older version wrote for a record.
+/// A record as the older version wrote it.
 fn change(n: u64, version: u64) -> Vec<u8> {
     let id: RecordId = sample::id(n);
     let record = codec::encode(id, &sample::record("k")).unwrap();
@@ -89,7 +89,7 @@ fn a_journal_of_the_older_version_is_recovered_and_continued_in_the_new_format()
     let directory = tempfile::tempdir().unwrap();
     let (path, identity) = old_store(directory.path());
     let mut first = generation(identity, 5, 0, &[2, 3]);
-    // An older generation behind it, and a frame that was cut off.
+    // An older generation after it, and an incomplete frame.
     first.extend(generation(identity, 3, 9, &[50]));
     std::fs::write(journal(&path, 1), first).unwrap();
     let mut second = generation(identity, 6, 2, &[4, 5]);
@@ -139,11 +139,11 @@ fn a_damaged_or_foreign_journal_of_the_older_version_is_refused() {
     let mut bytes = generation(identity, 5, 0, &[2, 3, 4]);
     bytes[BLOCK + 60] ^= 1;
     std::fs::write(journal(&path, 1), &bytes).unwrap();
-    refused(&path, &["is damaged", "byte 4096", "look at the disk", "executes again"]);
+    refused(&path, &["is damaged", "byte 4096", "check the disk", "executes again"]);
     std::fs::write(journal(&path, 1), generation(identity ^ 1, 5, 0, &[2])).unwrap();
     refused(&path, &["belongs to another database", "executes again"]);
     std::fs::write(journal(&path, 1), generation(identity, 9, 0, &[2])).unwrap();
-    refused(&path, &["goes on with generation 9", "ends with generation 4", "execute again"]);
+    refused(&path, &["continues with generation 9", "ends with generation 4", "execute again"]);
     std::fs::write(journal(&path, 1), generation(identity, 6, 0, &[2])).unwrap();
     refused(&path, &["exchange the names"]);
     bytes[BLOCK + 60] ^= 1;

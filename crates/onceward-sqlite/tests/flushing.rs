@@ -1,4 +1,4 @@
-//! A fold that ended in the middle, and what is left of it when the journal is not.
+//! A flush that stopped half-way, and what remains of it without the journal.
 
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a panic is how a test reports")]
 
@@ -66,7 +66,7 @@ fn only_one_wins(store: &SqliteStore, n: u64) {
 }
 
 #[test]
-fn a_version_in_a_backup_that_was_made_in_the_middle_of_a_fold_is_not_given_again() {
+fn a_version_in_a_backup_that_was_made_in_the_middle_of_a_flush_is_not_given_again() {
     let directory = tempfile::tempdir().unwrap();
     let path = directory.path().join("onceward.db");
     let store = SqliteStore::open(&path, slow()).unwrap();
@@ -75,7 +75,7 @@ fn a_version_in_a_backup_that_was_made_in_the_middle_of_a_fold_is_not_given_agai
     put(&store, sample::id(2), None, large("second"));
     let all = Scan { which: Which::Filter(Filter::default()), after: None, limit: 10 };
     block_on(store.scan(all)).unwrap_err();
-    // The first part is in the database. A backup through SQLite, or a copy without the journal, has it.
+    // The first chunk is in the database. A backup through SQLite, or a copy without the journal, contains it.
     let backup = copy(&path, &directory.path().join("backup"), &["", "-wal"]);
     like(&backup);
     let refused = SqliteStore::open(&backup, slow()).unwrap_err().to_string();
@@ -97,11 +97,11 @@ fn a_version_of_a_batch_that_was_lost_in_the_middle_of_a_recovery_is_not_given_a
     gate.open();
     calls.into_iter().for_each(|call| drop(block_on(call).unwrap()));
     let left = copy(&path, &directory.path().join("left"), &["", "-wal", ".journal-0", ".journal-1"]);
-    // The kernel still has the batch when the process is started again; the start ends after the first part.
+    // The kernel still has the batch when the process is started again. The start stops after the first chunk.
     dislike(&left, 2);
     SqliteStore::open(&left, slow()).map(drop).unwrap_err();
     like(&left);
-    // Then the power goes, and with it the batch.
+    // Then a power cut loses the batch.
     for suffix in [".journal-0", ".journal-1"] {
         let mut bytes = std::fs::read(beside(&left, suffix)).unwrap();
         if let Some(batch) = bytes.get_mut(4096..) {

@@ -1,6 +1,6 @@
-//! The journal beside the database: what a process that ended at any moment left in it, and what was done to it since.
+//! The journal: what a process that ended at any moment left in it, and what was done to its files since.
 //!
-//! A copy of the files of an open store, taken when nothing is being written, is what a power cut leaves.
+//! A copy of the files of an open store, taken while nothing is being written, equals what a power cut leaves.
 
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a panic is how a test reports")]
 
@@ -15,7 +15,7 @@ use onceward::store::{Filter, Scan, Store, Swapped, Version, Which};
 use onceward_sqlite::{OpenError, Options, SqliteStore};
 use onceward_testkit::{VirtualClock, sample};
 use support::files::{cut_off, journal, listed, slow};
-use support::{applied, block_on, fold, open, put};
+use support::{applied, block_on, flush, open, put};
 
 fn version(store: &SqliteStore, id: RecordId) -> Option<Version> {
     block_on(store.load(id)).unwrap().record.map(|found| found.version)
@@ -31,11 +31,11 @@ fn refused(path: &Path, words: &[&str]) {
     }
 }
 
-/// A store that has put 1 to 3, completed 2 and forgotten 3, part of it in the database and part of it not.
-fn half_folded(path: &Path) -> (SqliteStore, [Version; 2]) {
+/// A store that has put 1 to 3, completed 2 and forgotten 3, partly flushed into the database.
+fn half_flushed(path: &Path) -> (SqliteStore, [Version; 2]) {
     let store = slow(path);
     let [first, second, third] = [1, 2, 3].map(|n| put(&store, sample::id(n), None, sample::record("k")));
-    fold(&store);
+    flush(&store);
     let second =
         put(&store, sample::id(2), Some(second), sample::in_state("k", sample::completed(sample::START)));
     assert_eq!(block_on(store.forget(vec![(sample::id(3), third), (sample::id(1), third)])), Ok(1));
@@ -45,7 +45,7 @@ fn half_folded(path: &Path) -> (SqliteStore, [Version; 2]) {
 #[test]
 fn what_is_only_in_the_journal_is_loaded_and_claimed_and_forgotten_and_listed_like_the_rest() {
     let directory = tempfile::tempdir().unwrap();
-    let (store, [first, second]) = half_folded(&directory.path().join("onceward.db"));
+    let (store, [first, second]) = half_flushed(&directory.path().join("onceward.db"));
     let found = || [1, 2, 3].map(|n| version(&store, sample::id(n)));
     assert_eq!(found(), [Some(first), Some(second), None]);
     match block_on(store.swap(sample::id(2), None, sample::record("again"))).unwrap() {
@@ -53,7 +53,7 @@ fn what_is_only_in_the_journal_is_loaded_and_claimed_and_forgotten_and_listed_li
         other => panic!("{other:?}"),
     }
     assert_eq!(listed(&store), 2);
-    assert_eq!(found(), [Some(first), Some(second), None], "folded, it is the same");
+    assert_eq!(found(), [Some(first), Some(second), None], "it is the same after a flush");
     let third = put(&store, sample::id(3), None, sample::record("anew"));
     assert_eq!(found(), [Some(first), Some(second), Some(third)]);
 }
@@ -61,9 +61,9 @@ fn what_is_only_in_the_journal_is_loaded_and_claimed_and_forgotten_and_listed_li
 #[test]
 fn a_power_cut_loses_nothing_whichever_part_is_in_the_database() {
     let directory = tempfile::tempdir().unwrap();
-    let (store, [first, second]) = half_folded(&directory.path().join("onceward.db"));
+    let (store, [first, second]) = half_flushed(&directory.path().join("onceward.db"));
     let left = cut_off(&store, &directory.path().join("left"));
-    // Again and again: what is folded twice is the same.
+    // Flushing the same changes again gives the same result.
     for _ in 0..2 {
         let after = open(&left);
         let found = [1, 2, 3].map(|n| version(&after, sample::id(n)));
@@ -88,7 +88,7 @@ fn a_batch_that_was_cut_off_anywhere_is_as_if_it_had_never_been_and_those_before
     let clean = cut_off(&store, &directory.path().join("clean"));
     let last = 4096 + 80 + u32::from_le_bytes(whole[4096 + 40..4096 + 44].try_into().unwrap()) as usize;
     for kept in [0, 1, 43, 44, 79, 80, 100, last - 4096 - 1] {
-        // Zeros, as of a block that was never written, and the file's end.
+        // Zeros, like a block that was never written, and a truncated file.
         for length in [whole.len(), 4096 + kept] {
             let mut torn = whole[..length].to_vec();
             torn[4096 + kept..].fill(0);
@@ -121,7 +121,7 @@ fn a_journal_in_which_a_confirmed_batch_has_changed_is_refused() {
         let mut bytes = std::fs::read(&part).unwrap();
         bytes[at] ^= 1;
         std::fs::write(&part, &bytes).unwrap();
-        refused(&left, &["is damaged", "journal-", "look at the disk"]);
+        refused(&left, &["is damaged", "journal-", "check the disk"]);
         assert_eq!(std::fs::read(&part).unwrap(), bytes, "it was left as it is");
         bytes[at] ^= 1;
         std::fs::write(&part, &bytes).unwrap();
@@ -135,18 +135,18 @@ fn a_journal_beside_another_database_or_an_older_one_is_refused() {
     let path = directory.path().join("onceward.db");
     let store = slow(&path);
     put(&store, sample::id(1), None, sample::record("k"));
-    fold(&store);
+    flush(&store);
     let old = cut_off(&store, &directory.path().join("old"));
     for n in 2..=4 {
         put(&store, sample::id(n), None, sample::record("k"));
-        fold(&store);
+        flush(&store);
     }
     put(&store, sample::id(5), None, sample::record("k"));
     let left = cut_off(&store, &directory.path().join("left"));
     for part in [0, 1] {
         std::fs::copy(journal(&left, part), journal(&old, part)).unwrap();
     }
-    refused(&old, &["backup", "empty both parts", "execute again"]);
+    refused(&old, &["backup", "empty both files", "execute again"]);
 
     let other = directory.path().join("other/onceward.db");
     std::fs::create_dir(other.parent().unwrap()).unwrap();
@@ -155,11 +155,11 @@ fn a_journal_beside_another_database_or_an_older_one_is_refused() {
     std::fs::copy(journal(&left, 1), journal(&other, 1)).unwrap();
     refused(&other, &["belongs to another database", "executes again"]);
 
-    // A database that is not there yet has no journal either.
+    // A database that does not exist yet has no journal either.
     std::fs::remove_file(&other).unwrap();
     refused(&other, &["belongs to another database"]);
 
-    // As it was told to.
+    // As the error text advises.
     for path in [old, other] {
         [0, 1].iter().for_each(|part| std::fs::write(journal(&path, *part), "").unwrap());
         drop(open(&path));
@@ -167,7 +167,7 @@ fn a_journal_beside_another_database_or_an_older_one_is_refused() {
 }
 
 #[test]
-fn of_many_who_claim_one_key_while_the_journal_is_folded_all_the_time_one_wins() {
+fn of_many_claims_of_one_key_during_continuous_flushes_one_wins() {
     let directory = tempfile::tempdir().unwrap();
     let options = Options { journal_bytes: 1, checkpoint_pages: 8, ..Options::default() };
     let store = SqliteStore::open(directory.path().join("onceward.db"), options).unwrap();
@@ -203,7 +203,7 @@ fn of_many_who_claim_one_key_while_the_journal_is_folded_all_the_time_one_wins()
 }
 
 #[test]
-fn the_last_batch_of_a_part_that_the_other_part_goes_on_from_was_confirmed_too() {
+fn the_last_batch_of_a_file_that_the_other_file_continues_was_confirmed_too() {
     let directory = tempfile::tempdir().unwrap();
     let path = directory.path().join("onceward.db");
     let clock = Arc::new(VirtualClock::standing_at(sample::START));
@@ -215,7 +215,7 @@ fn the_last_batch_of_a_part_that_the_other_part_goes_on_from_was_confirmed_too()
     for n in 1..=2 {
         put(&store, sample::id(n), None, sample::record("k"));
     }
-    // The first part is to be folded, and cannot be.
+    // The first file must be flushed, and cannot be.
     block_on(store.scan(Scan { which: Which::Filter(Filter::default()), after: None, limit: 1 }))
         .unwrap_err();
     put(&store, sample::id(3), None, sample::record("k"));
@@ -226,7 +226,7 @@ fn the_last_batch_of_a_part_that_the_other_part_goes_on_from_was_confirmed_too()
     let mut bytes = std::fs::read(&first).unwrap();
     bytes[4096 + 60] ^= 1;
     std::fs::write(&first, &bytes).unwrap();
-    refused(&left, &["is damaged", "look at the disk"]);
+    refused(&left, &["is damaged", "check the disk"]);
     bytes[4096 + 60] ^= 1;
     std::fs::write(&first, &bytes).unwrap();
     assert_eq!(listed(&open(&left)), 3);
@@ -237,8 +237,8 @@ fn a_copy_of_the_database_that_went_on_by_itself_does_not_take_the_others_journa
     let directory = tempfile::tempdir().unwrap();
     let store = slow(&directory.path().join("onceward.db"));
     put(&store, sample::id(1), None, sample::record("k"));
-    fold(&store);
-    // Both copies go on from here, so that their generations have the same numbers.
+    flush(&store);
+    // Both copies continue from here, so that their generations have the same numbers.
     let [one, two] = ["one", "two"].map(|name| {
         let path = cut_off(&store, &directory.path().join(name));
         let copy = slow(&path);
@@ -248,14 +248,14 @@ fn a_copy_of_the_database_that_went_on_by_itself_does_not_take_the_others_journa
     for part in [0, 1] {
         std::fs::copy(journal(&one, part), journal(&two, part)).unwrap();
     }
-    refused(&two, &["backup", "empty both parts"]);
+    refused(&two, &["backup", "empty both files"]);
     assert_eq!(listed(&open(&one)), 2);
 }
 
 #[test]
-fn parts_whose_names_were_exchanged_are_refused_until_they_are_put_right() {
+fn files_whose_names_were_exchanged_are_refused_until_they_are_exchanged_back() {
     let directory = tempfile::tempdir().unwrap();
-    let (store, [first, second]) = half_folded(&directory.path().join("onceward.db"));
+    let (store, [first, second]) = half_flushed(&directory.path().join("onceward.db"));
     let left = cut_off(&store, &directory.path().join("left"));
     let exchange = || {
         let between = left.with_extension("between");

@@ -1,4 +1,4 @@
-//! Lists that are long, large or crowded. The conformance suite has the ordinary ones.
+//! Lists that are long, large or crowded. The conformance suite covers ordinary ones.
 
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a panic is how a test reports")]
 
@@ -13,7 +13,7 @@ use onceward::store::{Due, Filter, Page, Scan, Store, Which};
 use onceward::{Record, RecordId, Reply, State, Timestamp};
 use onceward_sqlite::{Options, SqliteStore};
 use onceward_testkit::{VirtualClock, sample};
-use support::{applied, block_on, fold, submit};
+use support::{applied, block_on, flush, submit};
 
 struct Fixture {
     store: SqliteStore,
@@ -30,7 +30,7 @@ fn fixture() -> Fixture {
 }
 
 impl Fixture {
-    /// Writes records whose numbers begin at `from`, all waiting together, so that few commits serve them.
+    /// Writes records with numbers from `from` on, all queued together, so that few commits are needed.
     fn put_all(&self, from: u64, records: impl IntoIterator<Item = Record>) -> Vec<RecordId> {
         let records: Vec<_> = (from..).map(sample::id).zip(records).collect();
         for some in records.chunks(1_000) {
@@ -70,10 +70,10 @@ impl Fixture {
 }
 
 const EXPIRED: Which = Which::Due(Due::Expired);
-/// The store keeps expiries in spans of this many microseconds.
+/// The length of an expiry span in microseconds.
 const SPAN: u64 = 1 << 30;
 
-/// The beginning of the n-th of these spans after the start.
+/// The beginning of the n-th span after the start.
 fn span(n: u64) -> Timestamp {
     Timestamp::from_micros((sample::START.as_micros() / SPAN + 1 + n) * SPAN)
 }
@@ -124,14 +124,14 @@ fn a_search_through_many_rows_pauses_and_goes_on_where_it_was() {
     let fixture = fixture();
     let rows = 10_001;
     fixture.put_all(0, (0..rows).map(|_| expiring(Timestamp::NEVER)));
-    // What comes later stands behind them.
-    fold(&fixture.store);
+    // Later records come after them.
+    flush(&fixture.store);
     let mut needle = expiring(Timestamp::NEVER);
     std::sync::Arc::make_mut(&mut needle.subject).route = "POST /needle".to_owned();
     let needle = fixture.put_all(rows, [needle]);
     let which = Which::Filter(Filter { route: Some("POST /needle".to_owned()), ..Filter::default() });
     let page = fixture.page(&which, None, 10);
-    assert!(page.entries.is_empty() && page.next.is_some(), "ten thousand rows are looked at for one page");
+    assert!(page.entries.is_empty() && page.next.is_some(), "ten thousand rows are examined for one page");
     assert_eq!(fixture.list(&which, 10), needle);
     assert_eq!(fixture.page(&Which::Filter(Filter::default()), None, usize::MAX).entries.len(), 1_000);
 }

@@ -1,4 +1,4 @@
-//! Which files are opened as a store, and which are refused, with what words.
+//! Which files are opened as a store, which are refused, and the error texts.
 
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a panic is how a test reports")]
 
@@ -40,7 +40,7 @@ fn a_path_that_cannot_hold_a_store_is_refused_with_its_name_and_the_reason() {
 #[cfg(target_os = "linux")]
 #[test]
 fn a_directory_that_cannot_be_written_and_a_symlink_to_nothing_are_refused() {
-    // Not even the superuser can create a file there.
+    // Even the superuser cannot create a file there.
     refused_path(Path::new("/proc/onceward.db"), "the right to write");
     let directory = tempfile::tempdir().unwrap();
     let link = directory.path().join("link.db");
@@ -94,7 +94,7 @@ fn a_second_open_in_this_process_is_refused_through_whichever_name() {
         let OpenError::InUse { path, holder } = &error else { panic!("{name:?}: {error}") };
         assert_eq!((path.as_path(), *holder), (store.path(), Some(std::process::id())));
     }
-    // The refused opens took no lock away: the store still works, and others are still refused.
+    // The refused opens released no lock: the store still works, and others are still refused.
     put(&store, sample::id(1), None, sample::record("k"));
     assert!(matches!(refused(&path), OpenError::InUse { .. }));
     drop(store);
@@ -201,7 +201,7 @@ fn a_store_tells_tools_what_it_is_and_how_it_is_kept() {
     let path = directory.path().join("onceward.db");
     let store = open(&path);
     put(&store, sample::id(1), None, sample::record("k"));
-    support::fold(&store);
+    support::flush(&store);
     let other = Connection::open(&path).unwrap();
     let pragma = |name| other.pragma_query_value(None, name, |row| row.get::<_, i64>(0)).unwrap();
     assert_eq!(pragma("application_id").to_be_bytes()[4..], *b"Once");

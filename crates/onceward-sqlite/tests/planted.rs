@@ -1,7 +1,7 @@
 //! Stored replies that imitate frames of the journal.
 //!
-//! A journal file is written again from its beginning, so behind its last frame stand parts of older ones, and with them
-//! bytes that a client or an API chose, at block boundaries that can be calculated.
+//! A journal file is overwritten from its beginning, so its last frame is followed by remains of older frames, with bytes
+//! that a client or an API chose, at block boundaries that can be calculated.
 
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a panic is how a test reports")]
 
@@ -16,7 +16,7 @@ use onceward_sqlite::SqliteStore;
 use onceward_testkit::sample;
 use support::files::{cut_off, journal, listed, slow};
 use support::forged::{self, BLOCK, Claim};
-use support::{block_on, fold, open, put};
+use support::{block_on, flush, open, put};
 
 const BLOCKS: usize = 40;
 const BODY_BYTES: usize = BLOCKS * BLOCK;
@@ -35,7 +35,7 @@ fn number(bytes: &[u8], at: usize) -> u64 {
     u64::from_le_bytes(bytes[at..at + 8].try_into().unwrap())
 }
 
-/// The journal file that was written last, and what is in it.
+/// The journal file that was written last, and its content.
 fn current(store: &SqliteStore, marker: &[u8]) -> (u8, Vec<u8>) {
     let files = (0..2).map(|part| (part, std::fs::read(journal(store.path(), part)).unwrap()));
     files.into_iter().find(|(_, bytes)| bytes.windows(marker.len()).any(|window| window == marker)).unwrap()
@@ -43,31 +43,31 @@ fn current(store: &SqliteStore, marker: &[u8]) -> (u8, Vec<u8>) {
 
 /// What an attacker knows before the reply is stored.
 struct Known {
-    /// What the frame after the planted ones will claim.
+    /// The header fields of the frame after the planted ones.
     next: Claim,
 }
 
-/// What stands after the reply was planted, its file was written again, and the process was killed.
+/// The state after the reply was planted, its file was overwritten, and the process was killed.
 struct Planted {
     path: PathBuf,
     /// The file that holds the planted bytes.
     part: PathBuf,
-    /// Of the ids from 1 on; none, where nothing was acknowledged.
+    /// The acknowledged versions of the ids from 1 on.
     versions: [Option<Version>; 4],
 }
 
 impl Planted {
-    /// Stores replies so that `forge` stands at the beginning of every block behind the last frame.
+    /// Stores replies so that the bytes of `forge` begin every block after the last frame.
     fn store(directory: &Path, forge: &dyn Fn(&Known, usize) -> Vec<u8>) -> Self {
         let path = directory.join("onceward.db");
         let store = slow(&path);
         let turn = |n| {
-            fold(&store);
+            flush(&store);
             let version = put(&store, sample::id(n), None, sample::record("k"));
-            fold(&store);
+            flush(&store);
             version
         };
-        // The attacker finds out where a reply of this size comes to stand.
+        // The attacker finds out where a reply of this size is stored.
         let marker = b"here the body begins";
         let mut filler = vec![0x55; BODY_BYTES];
         filler[..marker.len()].copy_from_slice(marker);
@@ -107,7 +107,7 @@ impl Planted {
         assert_eq!(listed(&store), self.versions.iter().flatten().count(), "{name}");
     }
 
-    /// The last frame, in front of the planted ones, was torn: its first block was never written.
+    /// Tears the last frame, before the planted ones: its first block was never written.
     fn tear(&mut self) {
         let mut bytes = std::fs::read(&self.part).unwrap();
         bytes[..BLOCK].fill(0);
@@ -129,7 +129,7 @@ fn whole(block: usize) -> (Vec<u8>, u32) {
     (changes, length)
 }
 
-/// The claim that would be believed at this block, if anything were.
+/// The header that would be accepted at this block, if its tags were valid.
 fn claim(known: &Known, block: usize) -> Claim {
     Claim { sequence: known.next.sequence + block as u64 - 1, ..known.next }
 }
@@ -142,7 +142,7 @@ fn to_the_end(block: usize) -> u32 {
     u32::try_from(BODY_BYTES - block * BLOCK).unwrap()
 }
 
-/// What needs no secret at all, and what needs everything but the key.
+/// Forgeries that need no secret, and forgeries that need everything but the key.
 const FORGERIES: [(&str, Forge); 11] = [
     ("a whole frame of another database, first format", |known, block| {
         let (changes, length) = whole(block);
@@ -206,14 +206,14 @@ fn frames_of_earlier_generations_and_openings_behind_the_last_one_are_content() 
     let mut expected = Vec::new();
     for opening in 0..4 {
         let store = slow(&path);
-        // Fewer each time, so that real frames of every earlier opening are left.
+        // Fewer each time, so that real frames of every earlier opening remain.
         for generation in 0..4 {
             for n in 0..12 - 3 * opening - u64::from(generation > 1) {
                 let id = sample::id(1_000 * opening + 100 * generation + n);
                 expected.push((id, put(&store, id, None, sample::record("k"))));
             }
             if generation < 3 {
-                fold(&store);
+                flush(&store);
             }
         }
         for part in 0..2 {

@@ -1,4 +1,4 @@
-//! The secret that is kept beside a store.
+//! The secret file beside a store.
 #![cfg(unix)]
 #![expect(clippy::unwrap_used, reason = "these are tests")]
 

@@ -1,4 +1,4 @@
-//! Crash after crash, each in the middle of a batch of which the disk has written any sectors in any order.
+//! Repeated crashes, each in the middle of a batch of which the disk wrote a random set of sectors.
 
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a panic is how a test reports")]
 
@@ -11,7 +11,7 @@ use std::time::Duration;
 use onceward::store::{Filter, Scan, Store, Version, Which};
 use onceward_sqlite::{Options, SqliteStore};
 use onceward_testkit::{Random, sample};
-use support::{block_on, fold, put};
+use support::{block_on, flush, put};
 
 const FILES: [&str; 4] = ["", "-wal", ".journal-0", ".journal-1"];
 
@@ -30,7 +30,7 @@ fn bytes(path: &Path) -> [Option<Vec<u8>>; 4] {
     FILES.map(|suffix| std::fs::read(beside(path, suffix)).ok())
 }
 
-/// Puts files back as a process that was killed left them. The index is in shared memory, which a crash empties.
+/// Restores files as a killed process left them. The index is in shared memory, which a crash empties.
 fn put_back(path: &Path, left: [Option<Vec<u8>>; 4]) {
     for (suffix, left) in FILES.iter().zip(left) {
         let Some(left) = left else { continue };
@@ -42,7 +42,7 @@ fn put_back(path: &Path, left: [Option<Vec<u8>>; 4]) {
     }
 }
 
-/// Any sectors of the new bytes, and the old ones elsewhere; sometimes the file had not become longer.
+/// A random set of sectors of the new bytes, and the old ones elsewhere; sometimes the file did not grow.
 fn torn(before: &[u8], after: &[u8], random: &mut Random) -> Vec<u8> {
     let (few, length) =
         (1 + random.next() % 8, if random.next().is_multiple_of(4) { before.len() } else { after.len() });
@@ -90,7 +90,7 @@ fn nothing_acknowledged_is_lost_to_crashes_in_a_row_that_tear_the_last_batch() {
             for _ in 0..random.next() % 6 {
                 step(&mut random, &mut stands, &mut highest);
                 if random.next().is_multiple_of(3) {
-                    fold(&store);
+                    flush(&store);
                 }
             }
             let (before, acknowledged, highest_before) = (bytes(store.path()), stands.clone(), highest);
@@ -103,7 +103,7 @@ fn nothing_acknowledged_is_lost_to_crashes_in_a_row_that_tear_the_last_batch() {
                 let (old, Some(new)) = (old.unwrap_or_default(), new) else { continue };
                 std::fs::write(beside(&path, suffix), torn(&old, &new, &mut random)).unwrap();
             }
-            // Some die again before they have written anything.
+            // Some processes die again before they have written anything.
             for _ in 0..random.next() % 3 {
                 let store = slow(&path);
                 let left = bytes(store.path());

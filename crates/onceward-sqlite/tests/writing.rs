@@ -1,4 +1,4 @@
-//! Batches, their limits, and who suffers for whom.
+//! Batches, their limits, and which jobs fail together.
 
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a panic is how a test reports")]
 
@@ -70,7 +70,7 @@ fn a_list_is_no_batch() {
 #[test]
 fn a_batch_is_bounded_in_rows_and_in_bytes() {
     for (options, batches) in [
-        // The gate's own record and, of five, two and two and one; or each alone.
+        // The gate's own record, then two, two and one of five; or each alone.
         (Options { batch_limit: 2, ..Options::default() }, 4),
         (Options { batch_bytes: 1, ..Options::default() }, 6),
     ] {
@@ -92,7 +92,7 @@ fn what_the_database_does_not_take_is_kept_and_read_and_lists_say_why_they_canno
     let directory = tempfile::tempdir().unwrap();
     let path = directory.path().join("onceward.db");
     let store = open(&path);
-    // Rows that cannot be stored do not come from the engine, so the database is told to dislike one of them.
+    // The engine makes no rows that cannot be stored, so a trigger refuses one of them.
     let trigger = format!(
         "CREATE TRIGGER dislike BEFORE INSERT ON operations WHEN new.id = x'{}'
          BEGIN SELECT RAISE(ABORT, 'disliked'); END",
@@ -145,7 +145,7 @@ fn another_programs_write_lock_makes_the_store_unavailable_only_when_the_journal
 }
 
 #[test]
-fn a_writer_that_ended_leaves_nobody_waiting() {
+fn a_writer_that_ended_leaves_no_caller_waiting() {
     struct Broken;
     impl Clock for Broken {
         fn now(&self) -> Timestamp {

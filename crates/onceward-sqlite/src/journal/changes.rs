@@ -1,4 +1,4 @@
-//! The changes of a batch, as bytes.
+//! The encoding of a batch's changes.
 
 use onceward::store::Version;
 use onceward::store::driver::RawRecord;
@@ -6,7 +6,7 @@ use onceward::{RecordId, StateKind, Timestamp};
 
 use crate::job::Row;
 
-/// What became of an id, and at which version. Without a row it was forgotten.
+/// A write to an id and its version. Without a row, the record was deleted.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct Change {
     pub version: Version,
@@ -14,12 +14,12 @@ pub(crate) struct Change {
 }
 
 impl Change {
-    /// The version of the row that stands, if one does.
+    /// The version of the record, if it was not deleted.
     pub(crate) fn version_of_row(&self) -> Option<Version> {
         self.row.as_ref().map(|_| self.version)
     }
 
-    /// A copy of what stands, as the database would give it.
+    /// A copy of the record, as the database would return it.
     pub(crate) fn stored(&self) -> Option<RawRecord> {
         self.row.as_ref().map(|row| RawRecord { version: self.version, bytes: row.record.clone() })
     }
@@ -27,7 +27,7 @@ impl Change {
 
 const PUT: u8 = 1;
 const FORGOTTEN: u8 = 2;
-/// Stands after the last change. Without it, a write that failed just before zeros that were to be written could look whole.
+/// Ends the changes. Without it, a write that stopped just before trailing zeros could look complete.
 const END: u8 = 0xff;
 
 /// Appends a change.
@@ -43,17 +43,17 @@ pub(crate) fn write(bytes: &mut Vec<u8>, id: RecordId, change: &Change) {
     bytes.extend(&row.record);
 }
 
-/// Says that there are no more changes.
+/// Appends the end.
 pub(crate) fn end(bytes: &mut Vec<u8>) {
     bytes.push(END);
 }
 
-/// A batch has at most a gibibyte and one record more, and a record 64 MiB: both are seen to before.
+/// A batch has at most 1 GiB and one record more, and a record at most 64 MiB: both are checked before.
 pub(crate) fn length(bytes: &[u8]) -> u32 {
     u32::try_from(bytes.len()).unwrap_or(u32::MAX)
 }
 
-/// Reads the changes of a frame that was verified. `None` if another program, or a newer version, wrote them.
+/// Reads the changes of a verified frame. `None` if another program or a newer version wrote them.
 pub(crate) fn read(mut bytes: &[u8]) -> Option<Vec<(RecordId, Change)>> {
     let mut changes = Vec::new();
     loop {
@@ -90,7 +90,7 @@ fn row(bytes: &[u8]) -> Option<(Row, &[u8])> {
     Some((row, rest))
 }
 
-/// The number that stands for a state. Journals have it, so it never changes.
+/// The number of a state. Journals contain it, so it never changes.
 const fn code(state: StateKind) -> u8 {
     match state {
         StateKind::InProgress => 1,

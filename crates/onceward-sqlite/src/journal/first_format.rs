@@ -1,4 +1,4 @@
-//! The first format of frames, which is only read any more: what a version before the second one left after a crash.
+//! The first format of frames, which is only read: the journal that an older version left after a crash.
 //!
 //! ```text
 //!  0  magic        8 bytes   "OnceJrn1"
@@ -10,7 +10,7 @@
 //! 52  the changes
 //! ```
 //!
-//! Only the identity, which is random, keeps content from passing for a frame.
+//! Only the identity, which is random, keeps content from being read as a frame.
 
 use sha2::{Digest, Sha256};
 
@@ -18,7 +18,7 @@ pub(crate) const HEADER: usize = 52;
 const MAGIC: [u8; 8] = *b"OnceJrn1";
 const COVERED: usize = 36;
 
-/// What a block says, if a frame of this format begins there. Nothing of it is proven before the checksum is.
+/// The header of a frame of this format, if the block begins with one. Nothing in it is verified before the checksum is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Header {
     covered: [u8; COVERED],
@@ -47,7 +47,7 @@ impl Header {
         })
     }
 
-    /// Whether these are the changes that were written behind the header.
+    /// Whether these changes were written after the header.
     pub(crate) fn covers(&self, changes: &[u8]) -> bool {
         let digest = Sha256::new().chain_update(self.covered).chain_update(changes).finalize();
         digest[..16] == self.checksum

@@ -1,10 +1,10 @@
-//! How a batch stands in the journal: a frame, which is a header, the changes, and zeros up to the next block.
+//! The format of a frame, which holds one batch: a header, the changes, and zeros up to the next block.
 //!
 //! ```text
 //!  0  magic        8 bytes   "OnceJrn2"
 //!  8  identity     8 bytes   of the database that the journal belongs to
 //! 16  opening      8 bytes   random, new each time the store is opened
-//! 24  generation   8 bytes   rises whenever the journal goes on in its other file, and when the store is opened
+//! 24  generation   8 bytes   incremented when the journal switches files, and when the store is opened
 //! 32  sequence     8 bytes   of the batch since the store was opened, from 0, through all generations
 //! 40  length       4 bytes   of the changes
 //! 44  head tag    16 bytes   HMAC-SHA-256 of bytes 0 to 43 and of the frame's offset in its file
@@ -13,18 +13,18 @@
 //! 80  the changes
 //! ```
 //!
-//! Numbers are little-endian, and hashes are cut to their first bytes.
+//! Numbers are little-endian, and hashes are truncated to their first bytes.
 //!
-//! A file is written again from its beginning, so behind the last frame stand parts of older ones, and in them bytes that
-//! clients and APIs chose. The tags keep those from passing for frames. Their key is random, one for each store, and kept
-//! only in the database. Without it, knowing this file and all the rest of a journal is not enough to make a frame. With a
-//! copy of an old frame it is not enough either: the head tag covers the frame's own offset, and one offset of one file
-//! gets one frame in a generation. A chain through the frames would add nothing to that, because the sequence, which is
-//! covered too, shows any gap; and a frame behind a damaged one could not be verified any more.
+//! A file is overwritten from its beginning, so the last frame is followed by remains of older frames, with bytes that clients
+//! and APIs chose. The tags keep those bytes from being read as frames. Their key is random, one for each store, and kept only in
+//! the database. An attacker who knows this source and the whole journal cannot make a frame without the key. A copy of an old
+//! frame is not accepted either: the head tag covers the frame's own offset, and each offset of a file holds one frame in a
+//! generation. A hash chain from frame to frame would add nothing, because the tagged sequence shows any gap, and a frame after a
+//! damaged one could no longer be verified.
 //!
-//! The head tag is separate from the body tag, so that a reader knows that a length is true before it reads that much.
-//! The check proves nothing about content. It says that the header at the beginning of a file, where no content ever
-//! stands, was written whole, by this store or by another one.
+//! The head tag is separate from the body tag, so that a reader has verified the length before it reads that much. The check
+//! verifies nothing about content. It tells that the header at the beginning of a file, where content never starts, was written
+//! completely, by this store or by another one.
 
 use hmac::{Hmac, KeyInit, Mac};
 use onceward::RecordId;
@@ -32,43 +32,43 @@ use sha2::{Digest, Sha256};
 
 use super::changes::{self, Change};
 
-/// A frame begins at a multiple of this, so that writing the next one touches no block that holds an acknowledged one.
+/// Frames are aligned to this size, so that writing a frame touches no block of an acknowledged one.
 pub(crate) const BLOCK: usize = 4_096;
 pub(crate) const HEADER: usize = 80;
 pub(crate) const MAGIC: [u8; 8] = *b"OnceJrn2";
-/// How much of the header the head tag covers.
+/// The bytes of the header that the head tag covers.
 const PLACED: usize = 44;
-/// How much of it the check covers.
+/// The bytes of the header that the check covers.
 const CHECKED: usize = 76;
-/// What is hashed first, so that no body can be given the tag of a head.
+/// Hashed first, so that the tag of a header is never valid for a body.
 const HEAD: [u8; 1] = [1];
 const BODY: [u8; 1] = [2];
 
-/// Which batch of an opening.
+/// The position of a frame in an opening of the store.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct FramePosition {
     pub generation: u64,
     pub sequence: u64,
-    /// Where in its file.
+    /// The offset in its file.
     pub at: u64,
 }
 
-/// The secret of a store's journal. It has no `Debug`, so that it reaches no log.
+/// The key of a store's journal. It has no `Debug`, so that it reaches no log.
 #[derive(Clone, PartialEq, Eq)]
 pub(crate) struct Key(pub [u8; 32]);
 
-/// What an opening of a store marks its frames with.
+/// Computes the tags of the frames of one opening.
 #[derive(Clone)]
 pub(crate) struct Seal {
     pub identity: u64,
     pub opening: u64,
-    /// Keyed, so that a tag costs no hashing of the key.
+    /// Already keyed, so that a tag does not hash the key again.
     mac: Hmac<Sha256>,
 }
 
 impl Seal {
     pub(crate) fn new(identity: u64, opening: u64, key: &Key) -> Self {
-        // A key that is shorter than a block is the same as one that is filled up with zeros.
+        // HMAC pads a key that is shorter than a block with zeros.
         let mut block = [0; 64];
         block[..32].copy_from_slice(&key.0);
         Self { identity, opening, mac: Hmac::new(&block.into()) }
@@ -83,7 +83,7 @@ impl Seal {
     }
 }
 
-/// A batch that is being written down.
+/// A batch that is being encoded.
 #[derive(Default)]
 pub(crate) struct Frame {
     bytes: Vec<u8>,
@@ -91,7 +91,7 @@ pub(crate) struct Frame {
 
 impl Frame {
     pub(crate) fn clear(&mut self) {
-        // What one large record needed is not kept for ever.
+        // Releases the memory that one large record needed.
         self.bytes.truncate(0);
         self.bytes.shrink_to(1 << 20);
         self.bytes.resize(HEADER, 0);
@@ -105,7 +105,7 @@ impl Frame {
         changes::write(&mut self.bytes, id, change);
     }
 
-    /// The batch as it goes to the disk. Every byte of the changes is hashed once.
+    /// The bytes of the frame, with its tags. Every byte of the changes is hashed once.
     pub(crate) fn seal(&mut self, seal: &Seal, place: FramePosition) -> &[u8] {
         changes::end(&mut self.bytes);
         let (header, changes) = self.bytes.split_at_mut(HEADER);
@@ -131,7 +131,7 @@ fn check(header: &[u8]) -> [u8; 4] {
     [a, b, c, d]
 }
 
-/// What a block says, if a frame of this format begins there. Nothing of it is proven yet.
+/// The header of a frame, if the block begins with one. Nothing in it is verified yet.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Header<'b> {
     bytes: &'b [u8; HEADER],
@@ -161,17 +161,17 @@ impl<'b> Header<'b> {
         })
     }
 
-    /// Whether the header was written whole, by any store.
+    /// Whether the header was written completely, by any store.
     pub(crate) fn is_whole(&self) -> bool {
         self.bytes[CHECKED..] == check(&self.bytes[..CHECKED])
     }
 
-    /// Whether this store wrote the header, at this offset.
+    /// Whether this store wrote the header at this offset.
     pub(crate) fn is_proven(&self, seal: &Seal, at: u64) -> bool {
         seal.head(&self.bytes[..PLACED], at).verify_truncated_left(&self.bytes[PLACED..60]).is_ok()
     }
 
-    /// The proof of the changes.
+    /// The tags that verify the changes.
     pub(crate) fn tags(&self) -> Tags {
         let (mut head, mut body) = ([0; 16], [0; 16]);
         head.copy_from_slice(&self.bytes[PLACED..60]);
@@ -188,7 +188,7 @@ pub(crate) struct Tags {
 }
 
 impl Tags {
-    /// Whether these are the changes that this store wrote behind that header.
+    /// Whether this store wrote these changes after that header.
     pub(crate) fn cover(&self, seal: &Seal, changes: &[u8]) -> bool {
         seal.body(&self.head, changes).verify_truncated_left(&self.body).is_ok()
     }
@@ -247,7 +247,7 @@ mod tests {
             let mut bytes = whole.clone();
             bytes[at] ^= 1;
             let is_read = read(&bytes, &seal(7, 8, 9), PLACE.at).is_some();
-            // The check says nothing about the changes, and is asked only where a file begins.
+            // The check does not cover the changes, and is used only at the beginning of a file.
             assert_eq!(is_read, (CHECKED..HEADER).contains(&at), "byte {at}");
             let whole = Header::read(&bytes).is_some_and(|header| header.is_whole());
             assert_eq!(whole, at >= HEADER, "byte {at}");

@@ -1,9 +1,9 @@
-//! What makes a write durable: an append to a file, and one sync for all that came together.
+//! The journal, which makes writes durable: each batch is appended to a file and synced once.
 //!
-//! The database is brought up to date later, by `fold.rs`, so that a claim and its completion are one row written once.
-//! Two files take turns: one is written while what is in the other is folded into the database, and then written again
-//! from its beginning. Blocks that exist are synced faster than a file that grows, so the files stay as long as they
-//! became.
+//! The database is updated later, by `flush.rs`, so that a claim and its completion are one row written once. Two files take
+//! turns: while one is appended to, the changes in the other are flushed into the database, and then that file is
+//! overwritten from its beginning. Writing into existing blocks syncs faster than growing a file, so the files keep their
+//! length.
 
 mod changes;
 mod first_format;
@@ -26,12 +26,12 @@ pub(crate) use frame::{Frame, Key};
 pub(crate) use opening::Opening;
 pub(crate) use recover::{read, refuse_any};
 
-/// A file becomes longer by at least so much at a time, of zeros: writing into what is there needs no change of the file
-/// system's own records, which is half of what a sync costs.
+/// A file grows by at least this much at a time, filled with zeros. Writes into existing blocks need no update of the file
+/// system's metadata, which is half the cost of a sync.
 const GROW_BYTES: u64 = 1 << 20;
 static ZEROS: [u8; 64 << 10] = [0; 64 << 10];
 
-/// Where the two files are.
+/// The paths of the two files.
 pub(crate) fn paths(store: &Path) -> [PathBuf; 2] {
     [".journal-0", ".journal-1"].map(|suffix| {
         let mut path = OsString::from(store);
@@ -40,11 +40,11 @@ pub(crate) fn paths(store: &Path) -> [PathBuf; 2] {
     })
 }
 
-/// The journal as its writer has it.
+/// The open journal of a writer.
 pub(crate) struct Journal {
     files: [JournalFile; 2],
     seal: Seal,
-    /// Where the next batch belongs.
+    /// The position of the next batch.
     next: FramePosition,
 }
 
@@ -54,17 +54,17 @@ struct JournalFile {
     length: u64,
 }
 
-/// Why a batch was not appended.
+/// Why a batch could not be appended.
 #[derive(Debug)]
 pub(crate) enum AppendError {
-    /// Nothing of it counts.
+    /// The write failed: recovery ignores the batch.
     NotWritten(io::Error),
-    /// The disk did not confirm it.
+    /// The sync failed: the batch may or may not be on the disk.
     NotConfirmed(io::Error),
 }
 
 impl Journal {
-    /// Opens the files, and makes those that are not there. The first batch begins `generation`.
+    /// Opens the files, and creates missing ones. The first batch begins `generation`.
     pub(crate) fn open(store: &Path, seal: Seal, generation: u64) -> io::Result<Self> {
         let [first, second] = paths(store);
         let files = [JournalFile::open(first)?, JournalFile::open(second)?];
@@ -72,12 +72,12 @@ impl Journal {
         Ok(Self { files, seal, next: FramePosition { generation, sequence: 0, at: 0 } })
     }
 
-    /// Which generation the next batch belongs to.
+    /// The generation of the next batch.
     pub(crate) fn generation(&self) -> u64 {
         self.next.generation
     }
 
-    /// How long the present generation is.
+    /// The length of the current generation in bytes.
     pub(crate) fn bytes(&self) -> u64 {
         self.next.at
     }
@@ -86,7 +86,7 @@ impl Journal {
     pub(crate) fn append(&mut self, frame: &mut Frame) -> Result<(), AppendError> {
         let bytes = frame.seal(&self.seal, self.next);
         let file = &mut self.files[usize::from(self.next.generation % 2 == 1)];
-        // What is partly written does not match its tags, and the next batch is written over it.
+        // A partial write does not match its tags, and the next batch overwrites it.
         file.write(self.next.at, bytes).map_err(AppendError::NotWritten)?;
         file.file.sync_data().map_err(AppendError::NotConfirmed)?;
         self.next.at += bytes.len() as u64;
@@ -94,13 +94,13 @@ impl Journal {
         Ok(())
     }
 
-    /// Goes on at the beginning of the other file. What that one held must be in the database.
+    /// Continues at the beginning of the other file, whose changes must be in the database.
     pub(crate) fn switch_file(&mut self) {
         self.next.generation += 1;
         self.next.at = 0;
     }
 
-    /// Removes the files. Everything that they held must be in the database.
+    /// Removes the files. Their changes must be in the database.
     pub(crate) fn remove(self) -> io::Result<()> {
         self.files.into_iter().try_for_each(|JournalFile { file, path, .. }| {
             drop(file);
@@ -113,7 +113,7 @@ impl JournalFile {
     fn open(path: PathBuf) -> io::Result<Self> {
         let mut options = OpenOptions::new();
         options.read(true).write(true).create(true).truncate(false);
-        // It holds other people's answers, like the database.
+        // It holds stored replies, like the database.
         #[cfg(unix)]
         std::os::unix::fs::OpenOptionsExt::mode(&mut options, 0o600);
         let file = options.open(&path)?;
@@ -127,7 +127,7 @@ impl JournalFile {
         if end > before
             && let Err(error) = self.grow(end)
         {
-            // The last space is given back: what is folded into the database needs it.
+            // The space is released: the flusher needs it for the database.
             self.file.set_len(before)?;
             self.length = before;
             return Err(error);
@@ -148,7 +148,7 @@ impl JournalFile {
     }
 }
 
-/// A file whose name is lost in a power cut is lost itself.
+/// A file whose directory entry is lost in a power cut is lost too.
 fn sync_directory(store: &Path) -> io::Result<()> {
     #[cfg(unix)]
     if let Some(directory) = store.parent() {

@@ -1,18 +1,18 @@
-//! What the database keeps for its journal to be sealed with.
+//! The key and the opening number that the database keeps for its journal.
 
 use onceward::EntropyUnavailable;
 
 use super::frame::{Key, Seal};
 
-/// What makes the frames of an opening its own.
+/// Identifies the frames of one opening of the store.
 pub(crate) struct Opening {
-    /// Random, so that two copies of a database that both go on never take each other's frames.
+    /// Random, so that two copies of a database that both continue never accept each other's frames.
     pub number: u64,
     pub key: Key,
 }
 
 impl Opening {
-    /// The key stays the same as long as the database exists.
+    /// A new opening. It keeps the key of the previous one, for as long as the database exists.
     pub(crate) fn new(before: Option<&Self>) -> Result<Self, EntropyUnavailable> {
         let key = match before {
             Some(before) => before.key.clone(),

@@ -1,4 +1,4 @@
-//! What an earlier process recovered in the journal: both files, joined with each other and with the database.
+//! Recovery: reads both files of the journal, and checks that they continue each other and the database.
 
 use std::fs::File;
 use std::io;
@@ -10,15 +10,15 @@ use crate::OpenError;
 use crate::memtable::ById;
 use crate::schema::JournalMeta;
 
-/// What is to be folded into the database before anything is answered.
+/// The changes that must be flushed into the database before the store is used.
 #[derive(Debug, Default)]
 pub(crate) struct Recovered {
     pub changes: ById<Change>,
-    /// The newest generation of which there is a frame, or which the database holds already.
+    /// The newest generation that the journal or the database has.
     pub generation: u64,
 }
 
-/// Makes sure that there is no journal: the database beside it cannot have one yet.
+/// Refuses a journal beside a database that cannot have one yet.
 pub(crate) fn refuse_any(store: &Path) -> Result<(), OpenError> {
     let is_there = |path: &PathBuf| path.metadata().is_ok_and(|found| found.len() > 0);
     match super::paths(store).into_iter().find(is_there) {
@@ -27,12 +27,12 @@ pub(crate) fn refuse_any(store: &Path) -> Result<(), OpenError> {
     }
 }
 
-/// Also of a file beside a database that has never had a journal.
-const OTHER_DATABASE: &str = "belongs to another database, and may hold acknowledged answers that are nowhere else: put it \
-    back beside that database. This database needs a journal of its own: a store that goes on without it, with empty \
-    files in its place, forgets what was acknowledged last, and executes again what is retried of it";
+/// Also used for a file beside a database that never had a journal.
+const OTHER_DATABASE: &str = "belongs to another database, and may hold acknowledged answers that are stored nowhere else: move \
+    it back to that database. This database needs its own journal: a store that continues with empty files in its place \
+    forgets the last acknowledged operations, and executes again those that are retried";
 
-/// Reads the journal of a database, from where the database ends.
+/// Reads the generations that the database does not hold.
 pub(crate) fn read(store: &Path, meta: &JournalMeta) -> Result<Recovered, OpenError> {
     let format = match &meta.opening {
         None => Format::First { identity: meta.identity },
@@ -60,10 +60,10 @@ pub(crate) fn read(store: &Path, meta: &JournalMeta) -> Result<Recovered, OpenEr
     join(generations, meta.flushed)
 }
 
-const MISSING: &str = "is missing, and the store was not closed: it held what was written last. Put it back; or, to go on \
-    without that, and execute again what is retried of it, make an empty file in its place";
+const MISSING: &str = "is missing, and the store was not closed: it held the last writes. Put it back; or, to continue \
+    without them, and execute again the operations that are retried, make an empty file in its place";
 
-/// Puts the generations together. The first one goes on where the database ends, and each where the one before ended.
+/// Joins the generations. The first one must follow the database, and the second one the first.
 fn join(mut generations: Vec<(PathBuf, Generation)>, flushed: u64) -> Result<Recovered, OpenError> {
     generations.sort_by_key(|(_, found)| found.generation);
     let mut recovered = Recovered { changes: ById::default(), generation: flushed };
@@ -87,34 +87,33 @@ fn join(mut generations: Vec<(PathBuf, Generation)>, flushed: u64) -> Result<Rec
     Ok(recovered)
 }
 
-/// What is wrong with a file, and what to do. Advice that loses something acknowledged says so.
+/// The text for a file that cannot be used, with what to do. Advice that loses acknowledged data says so.
 fn explain(error: &SegmentError, flushed: u64) -> String {
     match error {
         SegmentError::Read(error) => format!("could not be read ({error})"),
         SegmentError::OtherDatabase => OTHER_DATABASE.to_owned(),
         SegmentError::OtherFile => {
-            "stands under the name of the journal's other part: exchange the names of the two parts"
-                .to_owned()
+            "has the name of the journal's other file: exchange the names of the two files".to_owned()
         }
         SegmentError::OtherKey => format!(
-            "was sealed with a key that the database does not have: the database was put back from a backup that is \
+            "was written with a key that the database does not have: the database was restored from a backup that is \
              older than the journal. {TOGETHER}"
         ),
         SegmentError::Ahead { generation } => format!(
-            "goes on with generation {generation}, and the database ends with generation {flushed}: one of them was put \
-             back from a backup, or a part of the journal was emptied or damaged. {TOGETHER}"
+            "continues with generation {generation}, and the database ends with generation {flushed}: one of them was \
+             restored from a backup, or a file of the journal was emptied or damaged. {TOGETHER}"
         ),
         SegmentError::Damaged { at } => format!(
-            "is damaged: the frame at byte {at} cannot be read, and a later one shows that it was confirmed. The disk \
-             has changed what it had confirmed: look at the disk, and keep these files, because that frame may hold \
-             acknowledged answers that are nowhere else. To go on with an older copy of the database and its journal \
-             forgets everything that was acknowledged since that copy, and executes again what is retried of it"
+            "is damaged: the frame at byte {at} cannot be read, and a later frame proves that it was confirmed. The disk \
+             has changed data that it had confirmed: check the disk, and keep these files, because that frame may hold \
+             acknowledged answers that are stored nowhere else. An older copy of the database and its journal lacks \
+             everything that was acknowledged since, and executes again the operations that are retried"
         ),
         SegmentError::OtherVersion { sequence } => {
-            format!("was written by another version (frame {sequence}): run that one")
+            format!("was written by another version of Onceward (frame {sequence}): run that version")
         }
     }
 }
 
-const TOGETHER: &str = "Put back what belongs together; or, to go on without what only the journal holds, and execute again \
-    what is retried of it, empty both parts of the journal";
+const TOGETHER: &str = "Restore a database and its own journal; or, to continue without what only the journal holds, and \
+    execute again the operations that are retried, empty both files of the journal";

@@ -1,15 +1,15 @@
-//! What one file of the journal holds that the database does not.
+//! Reads one file of the journal: the changes that the database does not hold yet.
 //!
-//! A frame is written only after the one before it was synced. So a frame that cannot be read is the last one, and was
-//! never acknowledged. If a later one of its generation stands behind it, the disk has changed what it had confirmed,
-//! and nothing that depends on the journal is guessed.
+//! A frame is written only after the previous one was synced. So a frame that cannot be read is normally the last one, and
+//! was never acknowledged. If a later frame of its generation follows, the disk has changed data that it had confirmed, and
+//! recovery refuses to guess.
 //!
-//! Whatever is not proven to be a frame of this journal is content of older frames, and is passed over. One place is
-//! different: no content ever stands at the beginning of a file, so a header there tells whose file it is.
+//! Bytes that are not verified as a frame of this journal are content of older frames, and are skipped. The beginning of a
+//! file is an exception: content never starts there, so a header there identifies the file's owner.
 //!
-//! Reading is linear in the length of the file, whatever is in it. A length is believed only where it is proven, so a byte
-//! is read once as part of a frame, and once more in search of later frames. The first format proves no length before the
-//! changes are hashed; there, the search hashes no more bytes than the file has, and the first frame is read twice.
+//! Reading is linear in the length of the file, whatever it contains. A length is used only after it was verified, so a byte
+//! is read once as part of a frame, and once more in search of later frames. The first format verifies no length before the
+//! changes are hashed; there the search hashes at most as many bytes as the file has, and the first frame is read twice.
 
 use std::io::{self, Read, Seek, SeekFrom};
 
@@ -19,7 +19,7 @@ use super::changes::{self, Change};
 use super::first_format;
 use super::frame::{BLOCK, HEADER, Header, Seal, Tags};
 
-/// How the frames of this journal are told from content.
+/// How the frames of this journal are distinguished from content.
 pub(crate) enum Format {
     /// By the identity and a checksum.
     First { identity: u64 },
@@ -42,9 +42,9 @@ pub(crate) enum SegmentError {
     Read(io::Error),
     /// It begins with a frame of another database.
     OtherDatabase,
-    /// It begins with a frame that was sealed with another key than the database has.
+    /// It begins with a frame whose key is not the database's.
     OtherKey,
-    /// It begins with a frame that belongs into the other file.
+    /// It begins with a frame that belongs to the other file.
     OtherFile,
     /// It begins with a frame that was written after the database was copied.
     Ahead {
@@ -54,7 +54,7 @@ pub(crate) enum SegmentError {
     Damaged {
         at: u64,
     },
-    /// The changes are in no form that this version knows.
+    /// This version does not know the encoding of the changes.
     OtherVersion {
         sequence: u64,
     },
@@ -66,20 +66,20 @@ impl From<io::Error> for SegmentError {
     }
 }
 
-/// The generation of a file.
+/// The generation in a file.
 #[derive(Debug)]
 pub(crate) struct Generation {
     pub generation: u64,
-    /// The sequence of its first frame, which may be the one that was cut off.
+    /// The sequence of its first frame, which may be incomplete.
     pub first: u64,
-    /// The sequence after its last whole frame.
+    /// The sequence after its last complete frame.
     pub next: u64,
-    /// Where that one would stand.
+    /// The offset at which that one would begin.
     pub end: u64,
     pub changes: Vec<(RecordId, Change)>,
 }
 
-/// A frame whose header is this journal's as far as its format can tell.
+/// A frame whose header belongs to this journal, as far as its format can tell.
 struct Candidate {
     generation: u64,
     sequence: u64,
@@ -88,9 +88,9 @@ struct Candidate {
 }
 
 enum Proof {
-    /// The header proves nothing without the changes.
+    /// The header is verified only together with the changes.
     Checksum(first_format::Header),
-    /// The header is proven.
+    /// The header is verified.
     Tags(Tags),
 }
 
@@ -102,7 +102,7 @@ impl Candidate {
         }
     }
 
-    /// How many bytes of the file the frame takes.
+    /// The bytes of the file that the frame occupies.
     fn frame_bytes(&self) -> u64 {
         (self.header_bytes() + u64::from(self.length)).next_multiple_of(BLOCK as u64)
     }
@@ -112,16 +112,16 @@ impl Candidate {
     }
 }
 
-/// A file of the journal.
+/// One of the journal's two files.
 pub(crate) struct Segment<R> {
     pub source: R,
     pub length: u64,
-    /// Which of the two: every other generation goes there.
+    /// 0 or 1: the parity of its generations.
     pub number: u64,
 }
 
 impl<R: Read + Seek> Segment<R> {
-    /// Reads frames from the beginning of the file on, of generations after this one.
+    /// Reads the frames of generations after `flushed`, from the beginning of the file.
     pub(crate) fn read(&mut self, format: &Format, flushed: u64) -> Result<Option<Generation>, SegmentError> {
         self.check_beginning(format, flushed)?;
         let (mut at, mut least) = (0, flushed.saturating_add(1));
@@ -153,12 +153,12 @@ impl<R: Read + Seek> Segment<R> {
         Ok(found)
     }
 
-    /// Refuses a file whose beginning shows that it does not belong to the database as the database is.
+    /// Refuses a file whose first header does not fit the database.
     fn check_beginning(&mut self, format: &Format, flushed: u64) -> Result<(), SegmentError> {
         let mut start = [0; HEADER];
         let start = self.start(0, &mut start)?;
         if let Some(header) = Header::read(start) {
-            // A header that was not written whole says nothing.
+            // An incomplete header identifies nothing.
             if !header.is_whole() {
                 return Ok(());
             }
@@ -194,7 +194,7 @@ impl<R: Read + Seek> Segment<R> {
         if generation % 2 == self.number { Ok(()) } else { Err(SegmentError::OtherFile) }
     }
 
-    /// Makes sure that no frame of this generation, or a later one, stands behind the frame that would be next.
+    /// Verifies that no frame of this or a later generation follows the position of the next frame.
     fn check_end(&mut self, end: u64, format: &Format, least: u64) -> Result<(), SegmentError> {
         let mut to_hash = self.length;
         let mut at = end;
@@ -205,7 +205,7 @@ impl<R: Read + Seek> Segment<R> {
                 let Some(left) = to_hash.checked_sub(u64::from(candidate.length)) else {
                     tracing::warn!(
                         at,
-                        "the journal holds replies that imitate the journal's own format: they are passed over, and nothing is lost"
+                        "the journal holds replies that imitate the journal's own format: they are skipped, and nothing is lost"
                     );
                     return Ok(());
                 };
@@ -219,8 +219,7 @@ impl<R: Read + Seek> Segment<R> {
         Ok(())
     }
 
-    /// The frame that begins here, of this generation or a later one. Nothing is hashed before all that stands in clear
-    /// has been compared.
+    /// The frame at this offset, of this or a later generation. All plain fields are compared before anything is hashed.
     fn candidate(&mut self, at: u64, format: &Format, least: u64) -> io::Result<Option<Candidate>> {
         let mut start = [0; HEADER];
         let start = self.start(at, &mut start)?;
@@ -246,7 +245,7 @@ impl<R: Read + Seek> Segment<R> {
         })
     }
 
-    /// The changes of a frame, if they are as they were written.
+    /// The changes of a frame, if they are unchanged.
     fn changes(&mut self, at: u64, format: &Format, candidate: &Candidate) -> io::Result<Option<Vec<u8>>> {
         let changes = self.bytes(at + candidate.header_bytes(), candidate.length)?;
         Ok(changes.filter(|changes| match (&candidate.proof, format) {
@@ -256,7 +255,7 @@ impl<R: Read + Seek> Segment<R> {
         }))
     }
 
-    /// As much of a header as the file has here.
+    /// The bytes of a header at this offset, as far as the file reaches.
     fn start<'b>(&mut self, at: u64, into: &'b mut [u8; HEADER]) -> io::Result<&'b [u8]> {
         let left = usize::try_from(self.length.saturating_sub(at)).unwrap_or(usize::MAX);
         let start = &mut into[..left.min(HEADER)];
@@ -265,7 +264,7 @@ impl<R: Read + Seek> Segment<R> {
         Ok(start)
     }
 
-    /// So many bytes from here, if the file has as many.
+    /// This many bytes at this offset, if the file is long enough.
     fn bytes(&mut self, at: u64, length: u32) -> io::Result<Option<Vec<u8>>> {
         if at.saturating_add(u64::from(length)) > self.length {
             return Ok(None);

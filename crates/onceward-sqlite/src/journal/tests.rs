@@ -1,4 +1,4 @@
-//! Files of the journal in memory: what is read of them, and how often.
+//! Journal files in memory: what is read from them, and how many bytes are read for that.
 
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a panic is how a test reports")]
 
@@ -13,7 +13,7 @@ use super::frame::{BLOCK, Frame, FramePosition, Key, Seal};
 use super::segment::{Format, Generation, Segment, SegmentError};
 use crate::job::Row;
 
-/// Where the record of a frame's first change begins.
+/// The offset of the record of a frame's first change.
 const RECORD_AT: usize = 80 + 46;
 
 /// Counts the bytes that are read.
@@ -40,7 +40,7 @@ fn seal() -> Seal {
     Seal::new(7, 8, &Key([9; 32]))
 }
 
-/// The versions of what is found, and how many bytes were read for it.
+/// What was found, and how many bytes were read for it.
 struct Outcome {
     found: Result<Option<Generation>, SegmentError>,
     read: u64,
@@ -71,12 +71,12 @@ fn frame(seal: &Seal, place: FramePosition, version: u64, record: Vec<u8>) -> Ve
     frame.seal(seal, place).to_vec()
 }
 
-/// A file as its writer leaves it, with every frame that was ever written.
+/// A file as its writer leaves it.
 struct Written {
     bytes: Vec<u8>,
     place: FramePosition,
     version: u64,
-    /// Where the frames of this generation begin.
+    /// The offsets of this generation's frames.
     starts: Vec<usize>,
     versions: Vec<u64>,
 }
@@ -102,7 +102,7 @@ impl Written {
         self.versions.push(self.version);
     }
 
-    /// The file's next generation, after the other file had one.
+    /// Begins the file's next generation, after one in the other file.
     fn turn(&mut self) {
         self.place.generation += 2;
         self.place.sequence += 1;
@@ -116,7 +116,7 @@ impl Written {
     }
 }
 
-/// A record in which `plant` stands at the beginning of every block that it covers.
+/// A record with the bytes of `plant` at the beginning of every block that it covers.
 fn planted(blocks: usize, mut plant: impl FnMut(usize) -> Vec<u8>) -> Vec<u8> {
     let mut record = vec![0x55; blocks * BLOCK + BLOCK / 2 - RECORD_AT];
     for block in 1..=blocks {
@@ -128,7 +128,7 @@ fn planted(blocks: usize, mut plant: impl FnMut(usize) -> Vec<u8>) -> Vec<u8> {
     record
 }
 
-/// Frames of a store with another key that claim lengths up to the end of the file, at every block.
+/// Frames under another key, at every block, with lengths up to the end of the file.
 fn overlapping(blocks: usize, generation: u64) -> Vec<u8> {
     let other = Seal::new(7, 8, &Key([10; 32]));
     planted(blocks, |block| {
@@ -194,12 +194,13 @@ fn a_copy_of_any_frame_at_any_other_place_is_content() {
         for n in 0..4 {
             file.append(vec![n; 5_000]);
         }
-        // Behind the last frame of the same generation, and torn: the header of the frame that holds it was never written.
+        // After the last frame of the same generation, and torn: the header of the frame that contains the copy was never
+        // written.
         file.append(planted(6, |_| copied.clone()));
         let torn = *file.starts.last().unwrap();
         file.bytes[torn..torn + BLOCK].fill(0);
         assert_eq!(file.read().versions(), [1, 2, 3, 4]);
-        // In the next generation, before and behind its last frame.
+        // In the next generation, before and after its last frame.
         file.turn();
         file.append(planted(12, |_| copied.clone()));
         assert_eq!(file.read().versions(), [6]);
@@ -243,20 +244,20 @@ fn frames_of_another_opening_are_content_and_refused_where_the_file_begins() {
 #[test]
 fn the_beginning_of_a_file_tells_whose_it_is() {
     let place = FramePosition { generation: 1, sequence: 0, at: 0 };
-    let trouble = |seal: &Seal, place: FramePosition| {
+    let refusal = |seal: &Seal, place: FramePosition| {
         let bytes = frame(seal, place, 1, vec![0; 10]);
         read(&bytes, &Format::Second(self::seal()), 0).found.unwrap_err()
     };
-    let foreign = trouble(&Seal::new(6, 8, &Key([9; 32])), place);
+    let foreign = refusal(&Seal::new(6, 8, &Key([9; 32])), place);
     assert!(matches!(foreign, SegmentError::OtherDatabase), "{foreign:?}");
-    let unknown = trouble(&Seal::new(7, 8, &Key([10; 32])), place);
+    let unknown = refusal(&Seal::new(7, 8, &Key([10; 32])), place);
     assert!(matches!(unknown, SegmentError::OtherKey), "{unknown:?}");
-    let exchanged = trouble(&seal(), FramePosition { generation: 2, ..place });
+    let exchanged = refusal(&seal(), FramePosition { generation: 2, ..place });
     assert!(matches!(exchanged, SegmentError::OtherFile), "{exchanged:?}");
     let bytes = frame(&seal(), place, 1, vec![0; 10]);
     let without_key = read(&bytes, &Format::First { identity: 7 }, 0).found.unwrap_err();
     assert!(matches!(without_key, SegmentError::OtherKey), "{without_key:?}");
-    // A header that was cut off anywhere accuses nobody.
+    // An incomplete header identifies nothing, wherever it ends.
     for whose in [Seal::new(6, 8, &Key([9; 32])), Seal::new(7, 8, &Key([10; 32])), seal()] {
         let whole = frame(&whose, place, 1, vec![0; 10]);
         for kept in 0..80 {
@@ -276,7 +277,7 @@ fn a_header_whose_frame_was_cut_off_still_tells_that_its_generation_has_begun() 
     assert!(found.changes.is_empty());
 }
 
-/// Content that a client or an API may choose, with everything in it that was ever in a journal.
+/// Content that a client or an API may choose, with anything that was ever in a journal.
 fn hostile(random: &mut Random, seen: &[Vec<u8>], place: FramePosition) -> Vec<u8> {
     let blocks = usize::try_from(random.below(6)).unwrap();
     let other = Seal::new(7, 8, &Key([10; 32]));
@@ -311,7 +312,7 @@ fn whatever_content_there_is_and_wherever_the_last_frame_is_cut_exactly_the_conf
             }
         }
         assert_eq!(file.read().versions(), file.versions, "seed {seed}");
-        // The next frame, of which the disk has written any sectors.
+        // The next frame, of which the disk wrote a random set of sectors.
         let before = file.bytes.clone();
         let confirmed = file.versions.clone();
         if random.below(4) == 0 {
@@ -334,7 +335,7 @@ fn whatever_content_there_is_and_wherever_the_last_frame_is_cut_exactly_the_conf
             assert_eq!(found, expected, "seed {seed}");
             torn += 1;
         }
-        // A confirmed frame that has changed, in front of a later one.
+        // A confirmed frame that has changed, followed by a later one.
         if let [first, .., _] = file.starts.as_slice() {
             file.bytes = after;
             let at = first + usize::try_from(random.below(76)).unwrap();

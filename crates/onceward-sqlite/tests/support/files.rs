@@ -10,7 +10,7 @@ use onceward_testkit::{VirtualClock, sample};
 
 use super::block_on;
 
-/// A store that folds its journal only when it is asked to.
+/// A store that flushes its journal only on request.
 pub fn slow(path: &Path) -> SqliteStore {
     let clock = Arc::new(VirtualClock::standing_at(sample::START));
     let options = Options { clock, fold_after: Duration::from_secs(3_600), ..Options::default() };

@@ -1,4 +1,4 @@
-//! Journal frames as an attacker writes them: everything that is in the source, and nothing that is secret.
+//! Journal frames as an attacker writes them: with everything that is in the source, and no secret.
 
 use std::path::Path;
 
@@ -7,7 +7,7 @@ use sha2::{Digest, Sha256};
 
 pub const BLOCK: usize = 4_096;
 
-/// Where a frame claims to stand.
+/// The header fields that a forged frame claims.
 #[derive(Debug, Clone, Copy)]
 pub struct Claim {
     pub identity: u64,
@@ -28,7 +28,7 @@ pub fn changes() -> Vec<u8> {
     bytes
 }
 
-/// A frame of the first format with a right checksum, which needs no secret but the identity.
+/// A frame of the first format with a correct checksum, which needs no secret but the identity.
 pub fn first(claim: Claim, changes: &[u8], length: u32) -> Vec<u8> {
     let mut frame = b"OnceJrn1".to_vec();
     frame.extend(claim.identity.to_le_bytes());
@@ -41,7 +41,7 @@ pub fn first(claim: Claim, changes: &[u8], length: u32) -> Vec<u8> {
     frame
 }
 
-/// A frame of the second format whose tags are made as the store makes them, under a key that is not the store's.
+/// A frame of the second format with tags under a key that is not the store's.
 pub fn second(claim: Claim, at: u64, changes: &[u8], length: u32) -> Vec<u8> {
     use hmac::{Hmac, KeyInit, Mac};
     let tag = |label: u8, parts: [&[u8]; 2]| {
@@ -66,7 +66,7 @@ pub fn second(claim: Claim, at: u64, changes: &[u8], length: u32) -> Vec<u8> {
     frame
 }
 
-/// What the database notes under this name, for an attacker who could read the files once.
+/// A value of the database's table `meta`, for an attacker who could read the files once.
 pub fn noted(database: &Path, name: &str) -> u64 {
     let connection = Connection::open(database).unwrap();
     let select = "SELECT value FROM meta WHERE name = ?1";

@@ -1,4 +1,4 @@
-//! What the tests of a store in a file share.
+//! Shared helpers of the tests.
 
 #![allow(
     clippy::unwrap_used,
@@ -34,8 +34,8 @@ pub fn put(store: &SqliteStore, id: RecordId, expect: Option<Version>, record: R
     applied(block_on(store.swap(id, expect, record)))
 }
 
-/// Brings the database up to date with the journal, as every list does.
-pub fn fold(store: &SqliteStore) {
+/// Flushes the journal into the database, as every list does.
+pub fn flush(store: &SqliteStore) {
     block_on(store.scan(Scan { which: Which::Due(Due::Leases), after: None, limit: 0 })).unwrap();
 }
 
@@ -47,7 +47,7 @@ pub fn applied(answer: Result<Swapped, StoreError>) -> Version {
     }
 }
 
-/// Hands a call in, and leaves it waiting. A write lets others go first, so it is asked twice.
+/// Submits a call and leaves it pending. A write yields once before it waits, so it is polled twice.
 pub fn submit<T>(call: &mut StoreFuture<'_, T>) -> Poll<Result<T, StoreError>> {
     let mut context = Context::from_waker(Waker::noop());
     match call.as_mut().poll(&mut context) {
@@ -56,7 +56,7 @@ pub fn submit<T>(call: &mut StoreFuture<'_, T>) -> Poll<Result<T, StoreError>> {
     }
 }
 
-/// A clock that holds the writer, which reads it after every commit, until a test lets it go.
+/// A clock that blocks the writer, which reads it after every commit, until the test opens the gate.
 #[derive(Default)]
 pub struct Gate {
     state: Mutex<GateState>,
@@ -79,7 +79,7 @@ impl Gate {
         self.changed.notify_all();
     }
 
-    /// Returns when the writer stands at the gate.
+    /// Returns when the writer is blocked at the gate.
     pub fn wait_for_the_writer(&self) {
         let mut state = self.state.lock().unwrap();
         while state.waiting == 0 {
@@ -101,7 +101,7 @@ impl Clock for Gate {
     }
 }
 
-/// A store whose writer has committed one record, `sample::id(0)`, and stands at the gate.
+/// A store whose writer has committed one record, `sample::id(0)`, and is blocked at the gate.
 pub struct Held {
     pub store: SqliteStore,
     pub gate: Arc<Gate>,
@@ -118,7 +118,7 @@ pub fn held(path: &Path, options: Options) -> Held {
     Held { store, gate }
 }
 
-/// This test binary again, as a process of its own that runs one test in the role of a child.
+/// This test binary as a child process that runs one test.
 pub fn child(test: &str, path: &Path) -> Command {
     let mut command = Command::new(std::env::current_exe().unwrap());
     command
@@ -132,7 +132,7 @@ pub fn child(test: &str, path: &Path) -> Command {
 
 const CHILD: &str = "ONCEWARD_TEST_CHILD";
 
-/// The file that a child works on; a parent has none.
+/// The file that a child uses; `None` in a parent.
 pub fn child_path() -> Option<std::path::PathBuf> {
     std::env::var_os(CHILD).map(Into::into)
 }
