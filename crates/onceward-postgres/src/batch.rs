@@ -1,4 +1,4 @@
-//! One statement for everything that waited, and who is told what.
+//! Carries out batches: one statement for all calls, and an answer for each.
 
 use std::collections::HashMap;
 
@@ -15,15 +15,14 @@ use crate::statements::Sql;
 use crate::values::{At, Id, column, version};
 use crate::worker::Worker;
 
-/// A statement that lost a deadlock, or met a concurrent write under a stricter isolation than it needs, is sent again.
-/// Each loss means that somebody else went on, so more than a few in a row mean that something is wrong.
+/// The most attempts of a statement that is aborted by a deadlock, or by a concurrent write under a stricter isolation level
+/// than it needs. Each failure means that another transaction made progress, so many in a row mean that something is wrong.
 const ATTEMPTS_MAX: u32 = 8;
 
-/// So many rows of a batch may be stuck before the rest is told that nothing was done: then it is not a row that is in the
-/// way but the database, and each further one would only keep the connection.
+/// After this many blocked rows the rest of a batch fails at once: the database is blocked then, and not a row.
 const STUCK_MAX: u32 = 2;
 
-/// Which statement carries the swaps.
+/// The statement for the swaps.
 #[derive(Clone, Copy)]
 enum Kind {
     Claim,
@@ -41,7 +40,7 @@ impl Worker {
     }
 
     async fn swap(&mut self, kind: Kind, mut batch: Vec<SwapGroup>) {
-        // It may have taken a while to connect.
+        // Connecting may have taken a while.
         batch.retain_mut(SwapGroup::is_wanted);
         if batch.is_empty() {
             return;
@@ -53,7 +52,7 @@ impl Worker {
         }
     }
 
-    /// What those are told who wanted to replace the same a moment later.
+    /// Answers the swaps that expected the same version as the first.
     fn answer_followers(&self, first: &Swap, followers: Vec<Swap>, answer: &Result<Written, StoreError>) {
         if followers.is_empty() {
             return;
@@ -66,15 +65,15 @@ impl Worker {
                     Ok(Written::Conflict(RawSeen { now: *now, record: Some(record) }))
                 }
                 Ok(Written::Conflict(found)) => Ok(Written::Conflict(found.clone())),
-                // The first one may not be stored for what it is; that says nothing about the next.
+                // The first swap was refused because of its values, which says nothing about the next.
                 Err(StoreError::Refused { .. }) => {
                     if let Err(error) = self.queue().push(Job::Swap(follower)) {
-                        tracing::debug!(%error, "a swap that had to be sent again was not");
+                        tracing::debug!(%error, "a swap could not be queued again");
                     }
                     continue;
                 }
-                // This one was not written. But the other may have been, and whoever would go on without a store must not
-                // hear that nobody is at work.
+                // The follower was not written, but the first swap may have been. A caller that continues without a store
+                // must not conclude that the key is free.
                 Err(error @ StoreError::Ambiguous { .. }) => Err(error.clone()),
                 Err(error) => Err(StoreError::Unavailable {
                     reason: format!("another write of the same key was sent, and failed: {error}"),
@@ -84,7 +83,7 @@ impl Worker {
         }
     }
 
-    /// One statement for all of these, or one for each where one of them cannot be stored, or is locked or damaged.
+    /// Writes all swaps in one statement, or each in its own if one row is refused, locked or damaged.
     async fn write(&mut self, kind: Kind, batch: &mut [SwapGroup]) -> Vec<Result<Written, StoreError>> {
         let mut answers = match self.write_at_once(kind, &firsts(batch)).await {
             Ok(answers) => answers,
@@ -96,7 +95,7 @@ impl Worker {
             Err(failed) => vec![Err(failed.of_write()); batch.len()],
         };
         let swaps = firsts(batch);
-        // A conflict wrote nothing and waited for nobody, so what it shows is held to what a load shows.
+        // A conflict wrote nothing and waited for no standby, so its record is confirmed like that of a load.
         let shown: Vec<_> = swaps
             .iter()
             .zip(&answers)
@@ -133,9 +132,9 @@ impl Worker {
                 answers.push(Err(StatementError::not_done(together.reason.clone()).of_write()));
                 continue;
             }
-            // The ones before may have taken seconds each.
+            // The previous statements may have taken seconds.
             if !group.is_wanted() {
-                answers.push(Err(StatementError::not_done(NOBODY_WAITS).of_write()));
+                answers.push(Err(StatementError::not_done(ABANDONED).of_write()));
                 continue;
             }
             answers.push(match self.write_at_once(kind, &[&group.first]).await {
@@ -181,7 +180,7 @@ impl Worker {
                 };
                 Ok((id.0, written))
             };
-            // The statement is committed; only what it said is lost.
+            // The statement is committed; only its answer is lost.
             let (id, written) = read()
                 .map_err(|error| StatementError { kind: ErrorKind::AnswerLost, reason: error.to_string() })?;
             found.insert(id, written);
@@ -189,7 +188,7 @@ impl Worker {
         Ok(self.complete(swaps, found).await)
     }
 
-    /// Reads what the statement could not see: the rows of those who were faster by less than it takes to look.
+    /// Reads the rows that the statement could not see, because they were committed after it began.
     async fn complete(
         &mut self,
         swaps: &[&Swap],
@@ -207,7 +206,7 @@ impl Worker {
                         .iter()
                         .map(|swap| match found.remove(&swap.id) {
                             Some(written) if !unread(swap) => Ok(written),
-                            // It lost, so it was not written; only to whom is not known.
+                            // The swap lost, so it was not written. The winner's record is unknown.
                             Some(_) | None => Err(failed.of_read()),
                         })
                         .collect();
@@ -235,7 +234,7 @@ impl Worker {
             .collect()
     }
 
-    /// What stands there for these ids, and the time.
+    /// The stored records of these ids, and the database's time.
     async fn read(
         &mut self,
         ids: &[Id],
@@ -254,7 +253,7 @@ impl Worker {
             }
         }
         let now =
-            server_time.ok_or_else(|| StatementError::not_done("the database did not tell the time"))?;
+            server_time.ok_or_else(|| StatementError::not_done("the database did not return its time"))?;
         Ok((now, stored))
     }
 
@@ -280,8 +279,8 @@ impl Worker {
         }
     }
 
-    /// Before a write whose answer was lost is looked for: what is seen on this machine alone could be lost with it, so the
-    /// standbys must have it first. Until they do, this waits, or fails.
+    /// Before an id with an unconfirmed write is read: waits until the standbys have the write, because a row that exists on
+    /// the primary alone could be lost with it.
     async fn confirm(&mut self, ids: &[Id]) -> Result<(), StatementError> {
         let context = self.context();
         let (Some(unconfirmed), Some(confirm)) =
@@ -296,7 +295,7 @@ impl Worker {
 
     async fn forget(&mut self, forget: Forget) {
         let mut records = forget.records;
-        // In the order of the ids, as every statement takes its locks.
+        // In the order of the ids, in which every statement takes its locks.
         records.sort_unstable();
         records.dedup();
         let ids: Vec<_> = records.iter().map(|(id, _)| Id(*id)).collect();
@@ -309,7 +308,7 @@ impl Worker {
         forget.answer.send(forgotten.map(|rows| rows.len()).map_err(|failed| failed.of_write()));
     }
 
-    /// Sends a statement, and sends it again where the server says that nothing came of it but that something may.
+    /// Sends a statement, and repeats it if the server reports that it wrote nothing and may be repeated.
     pub(crate) async fn send(
         &mut self,
         sql: &Sql,
@@ -332,8 +331,8 @@ impl Worker {
     }
 }
 
-/// Whether the statement's answer is the whole truth about a swap. A conflict with the very version that was expected is
-/// the row as it was when the statement began.
+/// Whether the statement's answer is final for a swap. A conflict with the expected version shows the row as it was when the
+/// statement began.
 fn is_seen(swap: &Swap, found: &HashMap<RecordId, Written>) -> bool {
     match found.get(&swap.id) {
         None => false,
@@ -344,8 +343,8 @@ fn is_seen(swap: &Swap, found: &HashMap<RecordId, Written>) -> bool {
     }
 }
 
-/// What a swap is told that was given up before it was sent: nobody hears it.
-const NOBODY_WAITS: &str = "its caller gave up before it was sent";
+/// The error of a swap that was abandoned before it was sent; no caller receives it.
+const ABANDONED: &str = "its caller gave up before it was sent";
 
 fn firsts(batch: &[SwapGroup]) -> Vec<&Swap> {
     batch.iter().map(|group| &group.first).collect()
@@ -355,7 +354,7 @@ fn unanswered() -> StoreError {
     StoreError::Ambiguous { reason: "the database gave no answer for this row".to_owned() }
 }
 
-/// The rows, column by column.
+/// The rows as arrays, one for each column.
 struct Columns<'a> {
     ids: Vec<Id>,
     expected: Vec<Option<i64>>,

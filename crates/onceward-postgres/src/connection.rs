@@ -1,4 +1,4 @@
-//! One connection: how it is made, how a statement is sent over it, and when it is given up.
+//! A connection: how it is made, how a statement is sent, and when it is given up.
 
 use std::future::poll_fn;
 use std::sync::Arc;
@@ -18,19 +18,19 @@ use crate::statistics::Counters;
 use crate::url::Prepared;
 use crate::{Options, PostgresUrl};
 
-/// What a statement is given.
+/// The parameters of a statement.
 pub(crate) type Parameters<'a> = [&'a (dyn ToSql + Sync)];
 
-/// A lock may be waited for a part of the time that a statement has: enough is left to do without that row.
+/// A lock may be waited for this fraction of the statement's time, which leaves time to carry on without the row.
 const LOCK_TIMEOUT_DIVISOR: u128 = 5;
 
-/// How connections are made.
+/// Makes connections.
 pub(crate) struct Dialer {
     config: Config,
     tls: MakeRustlsConnect,
     prepared: Prepared,
     answer_timeout: Duration,
-    /// What the server is told of our limits. A pooler may refuse to pass it on, and is then not asked again.
+    /// The limits that the server gets as startup options. A pooler may refuse them; they are then left out.
     limits: String,
     limits_refused: AtomicBool,
     counters: Arc<Counters>,
@@ -44,8 +44,8 @@ impl Dialer {
         counters: Arc<Counters>,
     ) -> Self {
         let timeout = options.statement_timeout.as_millis();
-        // Whoever waits for a lock keeps a whole batch waiting, and most of it does not need that lock. Never 0, which
-        // would be no limit.
+        // A wait for a lock delays the whole batch, most of which does not need that lock. Never 0, which would mean no
+        // limit.
         let lock_timeout = (timeout / LOCK_TIMEOUT_DIVISOR).max(1);
         Self {
             config: url.config.clone(),
@@ -53,7 +53,7 @@ impl Dialer {
             prepared: url.prepared,
             answer_timeout: options.answer_timeout,
             limits: format!("-c statement_timeout={timeout} -c lock_timeout={lock_timeout}"),
-            // An old pooler takes no such words, and `prepared=off` says that there is one.
+            // An old pooler refuses startup options, and `prepared=off` tells that there is one.
             limits_refused: AtomicBool::new(url.prepared == Prepared::Off),
             counters,
         }
@@ -67,7 +67,7 @@ impl Dialer {
                 Err(DialError::LimitsRefused) => {
                     tracing::warn!(
                         next = "set it on the role, as docs/postgres.md says",
-                        "the server or a pooler takes no statement_timeout with the connection: a statement that hangs is not ended"
+                        "the server or a pooler refuses statement_timeout as a startup option: a statement that hangs is not cancelled"
                     );
                     self.limits_refused.store(true, Ordering::Relaxed);
                 }
@@ -78,14 +78,14 @@ impl Dialer {
     }
 
     async fn connect_with(&self, config: &Config) -> Result<Connection, DialError> {
-        // The library limits how long each address may take to accept, and not how long the server may then be silent.
+        // The library limits how long an address may take to accept, but not how long the server may then be silent.
         let limit =
             config.get_connect_timeout().copied().unwrap_or(self.answer_timeout).max(self.answer_timeout);
         let connected = tokio::select! {
             biased;
             connected = config.connect(self.tls.clone()) => connected,
             () = sleep(limit) => {
-                return Err(DialError::StatementError(format!("the server did not answer within {limit:?}")));
+                return Err(DialError::Failed(format!("the server did not answer within {limit:?}")));
             }
         };
         let (client, mut connection) = connected.map_err(|error| match error.as_db_error() {
@@ -95,7 +95,7 @@ impl Dialer {
             {
                 DialError::LimitsRefused
             }
-            _ => DialError::StatementError(error::words(&error)),
+            _ => DialError::Failed(error::words(&error)),
         })?;
         self.counters.connections.add(1);
         let warned = Arc::new(AtomicBool::new(false));
@@ -104,14 +104,14 @@ impl Dialer {
             while let Some(message) = poll_fn(|context| connection.poll_message(context)).await {
                 match message {
                     Ok(AsyncMessage::Notice(notice)) => {
-                        // None of our statements gives cause for a warning but one: that a commit no longer waits for
-                        // the standby it was promised to. Its words depend on the server's language.
+                        // The store's statements cause only one warning: that a commit no longer waits for its synchronous
+                        // standby. Its text depends on the server's language, so any warning counts.
                         if matches!(notice.parsed_severity(), Some(Severity::Warning)) {
                             warning.store(true, Ordering::Release);
                         }
                     }
                     Ok(_) => {}
-                    // Whoever waits for an answer is told by the client.
+                    // Pending queries get the error from the client.
                     Err(error) => {
                         tracing::debug!(reason = error::words(&error), "a connection to the database ended");
                         return;
@@ -133,9 +133,9 @@ impl Dialer {
 }
 
 enum DialError {
-    /// Somebody on the way refuses the settings that come with a connection.
+    /// The server or a pooler refuses the startup options.
     LimitsRefused,
-    StatementError(String),
+    Failed(String),
 }
 
 impl DialError {
@@ -144,7 +144,7 @@ impl DialError {
             Self::LimitsRefused => {
                 StatementError::not_done("the server refuses the settings of the connection")
             }
-            Self::StatementError(reason) => {
+            Self::Failed(reason) => {
                 StatementError::not_done(format!("no connection to the database: {reason}"))
             }
         }
@@ -168,7 +168,7 @@ impl Connection {
         self.state == ConnectionState::Usable && !self.client.is_closed()
     }
 
-    /// Sends a statement as a transaction of its own, and waits until it is committed.
+    /// Sends a statement as its own transaction, and waits until it is committed.
     pub(crate) async fn ask(
         &mut self,
         sql: &Sql,
@@ -223,7 +223,7 @@ impl Connection {
             }
             Some(Err(error)) => {
                 let StatementError { kind, reason } = self.failed(&error);
-                // To prepare a statement writes nothing, whatever became of the answer.
+                // Preparing a statement writes nothing, even if its answer is lost.
                 let kind = match kind {
                     ErrorKind::AnswerLost | ErrorKind::BadRow | ErrorKind::RowBlocked => ErrorKind::NotDone,
                     ErrorKind::Retry | ErrorKind::Unprepared | ErrorKind::NotDone => kind,
@@ -250,8 +250,9 @@ impl Connection {
         failed
     }
 
-    /// Nobody answers. The server is not asked to stop: a commit that waits for its standby would then no longer wait, and
-    /// others would see what only one machine has. A statement that waits for a lock ends by its own limit.
+    /// The answer did not arrive in time. The statement is not cancelled: a commit that waits for its standby would stop
+    /// waiting, and others would see data that only one machine has. A statement that waits for a lock ends by its own
+    /// limit.
     fn timed_out(&mut self, kind: ErrorKind) -> StatementError {
         self.state = ConnectionState::Broken;
         StatementError {
@@ -263,7 +264,7 @@ impl Connection {
 
 impl Drop for Connection {
     fn drop(&mut self) {
-        // The client's end lets the connection say good-bye; one that hangs would never come to it.
+        // Dropping the client closes the connection in order. A connection that hangs would never get there.
         if self.state == ConnectionState::Broken {
             self.driver.abort();
         }

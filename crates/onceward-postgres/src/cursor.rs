@@ -1,27 +1,27 @@
-//! Where a page ended: in which list, and after which row.
+//! Cursors: the list and the row after which a page continues.
 
 use onceward::store::driver::foreign_cursor;
 use onceward::store::{Cursor, StoreError};
 use onceward::{RecordId, Timestamp};
 
-/// The order in which rows are looked at. A cursor goes on in the order it was made in, and in no other.
+/// The order in which rows are listed. A cursor is valid only for the order that it was made for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Walk {
-    /// Nothing is listed yet: old claims are being noted as due.
+    /// Nothing is listed yet: the watermark is moving, and old claims are inserted into `due`.
     Promotion,
-    /// Noted leases, by their end.
+    /// Leases in the table `due`, by their end.
     Leases,
     /// Young claims, by the end of their lease.
     YoungLeases,
-    /// Noted unknown outcomes, by the next look.
+    /// Unknown outcomes in the table `due`, by the time of the next reconciliation.
     Reconcile,
-    /// Some seconds' worth of claims, by their expiry.
+    /// The claims of one minute, by expiry.
     Expiry,
-    /// The same, where they are many: in the order of the claims.
+    /// The claims of a crowded minute, in the order of the claims.
     Crowd,
     /// Young claims, in their order.
     Young,
-    /// Everything, in the order of the claims.
+    /// All records, in the order of the claims.
     All,
 }
 
@@ -40,17 +40,17 @@ impl Walk {
     }
 }
 
-/// A place between two rows of a walk.
+/// A position between two rows of a walk.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Position {
     pub walk: Walk,
-    /// The beginning of the seconds that are sorted by expiry.
+    /// The beginning of the minute that is sorted by expiry.
     pub from: Timestamp,
     pub at: Timestamp,
     pub id: RecordId,
 }
 
-/// Cursors outlive the process that gave them, in a client's hands: another layout gets another number.
+/// Clients keep cursors longer than the process lives, so a new layout gets a new number.
 const FORMAT: u8 = 1;
 
 impl Position {

@@ -1,16 +1,16 @@
-//! What can go wrong, and what it means: whether something was written, and who should try again.
+//! Errors: whether something was written, and whether to try again.
 
 use onceward::store::StoreError;
 use onceward::store::driver::InvalidOption;
 use tokio_postgres::error::{DbError, Severity, SqlState};
 
-/// Why a store could not be opened.
+/// Why a store cannot be opened.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum OpenError {
     /// An option is out of its range.
     #[error(transparent)]
     Option(#[from] InvalidOption),
-    /// The certificate that is to be trusted cannot be read.
+    /// The trusted certificate cannot be read.
     #[error(
         "the certificates {path} cannot be used: {reason}; sslrootcert must name a PEM file with the authority's"
     )]
@@ -20,7 +20,7 @@ pub enum OpenError {
         /// What is wrong.
         reason: String,
     },
-    /// The server cannot be caught_up, or lets nobody in.
+    /// The server cannot be reached, or refuses the login.
     #[error("the database {url} cannot be used: {reason}")]
     Unreachable {
         /// Which one, without its password.
@@ -28,12 +28,12 @@ pub enum OpenError {
         /// What happened, and what to do.
         reason: String,
     },
-    /// There are no tables.
+    /// The tables do not exist.
     #[error("the database {url} has no Onceward tables in the schema {schema}: run `onceward migrate`")]
     Absent {
         /// Which one, without its password.
         url: String,
-        /// The schema that was looked into.
+        /// The schema that was searched.
         schema: String,
     },
     /// An older Onceward made the tables.
@@ -60,7 +60,7 @@ pub enum OpenError {
     },
 }
 
-/// What a failed statement means.
+/// A failed statement.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct StatementError {
     pub kind: ErrorKind,
@@ -69,17 +69,17 @@ pub(crate) struct StatementError {
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum ErrorKind {
-    /// Nothing was written, because two transactions were in each other's way: the same statement may be sent again.
+    /// Nothing was written: two transactions conflicted. The same statement may be sent again.
     Retry,
-    /// Nothing was written, because of what one of the rows is.
+    /// Nothing was written: the database refuses the values of one row.
     BadRow,
-    /// Nothing was written, because of how one of the rows stands there: locked by somebody, or damaged. Others may do.
+    /// Nothing was written: one stored row is locked by another transaction, or damaged. The other rows may succeed.
     RowBlocked,
-    /// Nothing was written, because the connection does not know the statement that it prepared: it is prepared anew.
+    /// Nothing was written: the connection does not know the prepared statement, which must be prepared again.
     Unprepared,
     /// Nothing was written.
     NotDone,
-    /// The answer was lost. What was sent may be carried out, now or later.
+    /// The answer was lost. The statement may be carried out, now or later.
     AnswerLost,
 }
 
@@ -90,7 +90,7 @@ pub(crate) enum ConnectionState {
     Broken,
 }
 
-/// What an error of a statement that was sent means.
+/// Classifies the error of a statement that was sent.
 pub(crate) fn of_statement(error: &tokio_postgres::Error) -> (StatementError, ConnectionState) {
     let Some(db_error) = error.as_db_error() else {
         return (
@@ -99,7 +99,7 @@ pub(crate) fn of_statement(error: &tokio_postgres::Error) -> (StatementError, Co
         );
     };
     let code = db_error.code();
-    // Whoever ends the connection may do so after the commit and before its answer.
+    // A connection may be ended after the commit and before its answer.
     let ended = !matches!(db_error.parsed_severity(), Some(Severity::Error));
     let class = code.code().get(..2).unwrap_or("");
     let (kind, connection) = match class {
@@ -109,11 +109,12 @@ pub(crate) fn of_statement(error: &tokio_postgres::Error) -> (StatementError, Co
         "08" | "57" if *code != SqlState::QUERY_CANCELED => (ErrorKind::AnswerLost, ConnectionState::Broken),
         "40" => (ErrorKind::Retry, ConnectionState::Usable),
         "26" => (ErrorKind::Unprepared, ConnectionState::Broken),
-        // A prepared statement from before a migration, or one by that name on somebody else's connection.
+        // A statement that was prepared before a migration, or that has the name of another client's statement on a pooled
+        // connection.
         _ if *code == SqlState::FEATURE_NOT_SUPPORTED || *code == SqlState::DUPLICATE_PSTATEMENT => {
             (ErrorKind::Unprepared, ConnectionState::Broken)
         }
-        // This server has become a standby: another one may be found in its place.
+        // This server has become a standby: a new connection may lead to the primary.
         _ if *code == SqlState::READ_ONLY_SQL_TRANSACTION => (ErrorKind::NotDone, ConnectionState::Broken),
         "22" | "23" | "44" | "54" | "P0" => (ErrorKind::BadRow, ConnectionState::Usable),
         "XX" => (ErrorKind::RowBlocked, ConnectionState::Usable),
@@ -128,13 +129,13 @@ impl StatementError {
         Self { kind: ErrorKind::NotDone, reason: reason.into() }
     }
 
-    /// What a failed write is called.
+    /// The error of a failed write.
     pub(crate) fn of_write(&self) -> StoreError {
         let reason = self.reason.clone();
         match self.kind {
             ErrorKind::AnswerLost => StoreError::Ambiguous { reason },
             ErrorKind::BadRow => {
-                StoreError::Refused { reason: format!("the database did not take the row: {reason}") }
+                StoreError::Refused { reason: format!("the database refused the row: {reason}") }
             }
             ErrorKind::Retry | ErrorKind::RowBlocked | ErrorKind::Unprepared | ErrorKind::NotDone => {
                 StoreError::Unavailable { reason }
@@ -142,13 +143,13 @@ impl StatementError {
         }
     }
 
-    /// What a failed read is called: nothing is ever written by one.
+    /// The error of a failed read, which never writes anything.
     pub(crate) fn of_read(&self) -> StoreError {
         StoreError::Unavailable { reason: self.reason.clone() }
     }
 }
 
-/// A server's error in words, with what to do. Its detail is left out: it repeats values, and a value may be a key.
+/// The text of a server's error, with what to do. Its detail is left out: it repeats values, which may be keys.
 pub(crate) fn explain(db_error: &DbError) -> String {
     let code = db_error.code();
     let text = format!("{} ({})", db_error.message(), code.code());
@@ -157,17 +158,17 @@ pub(crate) fn explain(db_error: &DbError) -> String {
     } else if *code == SqlState::INSUFFICIENT_PRIVILEGE {
         "this role may not do that: grant it what docs/postgres.md lists"
     } else if *code == SqlState::DISK_FULL {
-        "the database's disk is full: free some space, and the store goes on by itself"
+        "the database's disk is full: free some space, and the store continues by itself"
     } else if *code == SqlState::TOO_MANY_CONNECTIONS {
         "the server has no connection left: lower pool=N, raise max_connections, or put PgBouncer in front"
     } else if *code == SqlState::QUERY_CANCELED || *code == SqlState::LOCK_NOT_AVAILABLE {
-        "the database was too slow, or a lock was held: look into pg_stat_activity"
+        "the database was too slow, or a lock was held: check pg_stat_activity"
     } else if *code == SqlState::READ_ONLY_SQL_TRANSACTION {
         "this server is a standby or read-only: the URL must lead to the primary"
     } else if *code == SqlState::INVALID_SQL_STATEMENT_NAME || *code == SqlState::DUPLICATE_PSTATEMENT {
         "a pooler in transaction mode mixes up prepared statements: add prepared=off to the URL"
     } else if *code == SqlState::INVALID_PASSWORD || *code == SqlState::INVALID_AUTHORIZATION_SPECIFICATION {
-        "look at the user and the password of the URL, and at the server's pg_hba.conf"
+        "check the user and the password of the URL, and the server's pg_hba.conf"
     } else if *code == SqlState::INVALID_CATALOG_NAME {
         "create the database first"
     } else {
@@ -176,7 +177,7 @@ pub(crate) fn explain(db_error: &DbError) -> String {
     format!("{text}: {advice}")
 }
 
-/// Any error in words.
+/// The text of any error.
 pub(crate) fn words(error: &tokio_postgres::Error) -> String {
     if let Some(db_error) = error.as_db_error() {
         return explain(db_error);

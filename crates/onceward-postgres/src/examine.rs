@@ -1,4 +1,4 @@
-//! What the server's settings mean for the promise, in plain words.
+//! Explains what the server's settings mean for durability.
 
 use onceward::store::{Finding, Health};
 use onceward::time::SystemClock;
@@ -10,12 +10,12 @@ use crate::schema::KNOWN;
 use crate::url::Prepared;
 use crate::{OpenError, PostgresUrl, error};
 
-/// A clock that is further off than this shows that one of the two machines is not kept in time.
+/// A larger offset shows that one of the two machines is not synchronized.
 const CLOCK_OFFSET_MAX_MICROS: u64 = 1_000_000;
-/// The oldest server that the statements were written for.
+/// The oldest server that supports the statements.
 const SERVER_VERSION_MIN: u32 = 130_000;
 
-/// Looks at a server's settings, and says what each means.
+/// Reads a server's settings, and explains each of them.
 pub async fn examine(url: &PostgresUrl) -> Result<Vec<Finding>, OpenError> {
     let failed = |error: tokio_postgres::Error| OpenError::Unreachable {
         url: url.to_string(),
@@ -49,13 +49,13 @@ struct Settings<'a> {
 }
 
 impl Settings<'_> {
-    /// A setting's value; `None` where this engine has no such setting.
+    /// A setting's value; `None` if this database has no such setting.
     async fn get(&self, name: &str) -> Result<Option<String>, tokio_postgres::Error> {
         scalar(self.client, &format!("SELECT current_setting('{name}', true)")).await
     }
 }
 
-/// The one value of a statement, by simple queries, which every pooler passes on.
+/// The single value of a statement, by a simple query, which every pooler passes on.
 async fn scalar(client: &Client, sql: &str) -> Result<Option<String>, tokio_postgres::Error> {
     let row = |message| if let SimpleQueryMessage::Row(row) = message { Some(row) } else { None };
     let first = client.simple_query(sql).await?.into_iter().find_map(row);
@@ -63,7 +63,7 @@ async fn scalar(client: &Client, sql: &str) -> Result<Option<String>, tokio_post
 }
 
 fn finding(subject: &'static str, found: Option<String>, health: Health, meaning: &str) -> Finding {
-    let found = found.unwrap_or_else(|| "not told".to_owned());
+    let found = found.unwrap_or_else(|| "not reported".to_owned());
     Finding { health, subject, text: format!("{found}: {meaning}") }
 }
 
@@ -158,9 +158,9 @@ async fn clock(client: &Client) -> Result<Finding, tokio_postgres::Error> {
     let received = SystemClock.now();
     let server = answer.and_then(|micros| micros.parse().ok()).map(Timestamp::from_micros);
     let Some(server) = server else {
-        return Ok(finding("clock", None, Health::Warning, "the server did not tell the time"));
+        return Ok(finding("clock", None, Health::Warning, "the server did not return its time"));
     };
-    // Only what the way there and back cannot explain counts.
+    // Only an offset that the round trip cannot explain counts.
     let offset = server.since(received).max(sent.since(server));
     let found = Some(format!("{offset:?} apart"));
     if offset.as_micros() > u128::from(CLOCK_OFFSET_MAX_MICROS) {
@@ -169,17 +169,16 @@ async fn clock(client: &Client) -> Result<Finding, tokio_postgres::Error> {
             found,
             Health::Warning,
             "only the database's clock decides about leases and expiry, so nothing goes wrong; but logs disagree, and one \
-             of the two machines is not kept in time: look at its NTP",
+             of the two machines is not synchronized: check its NTP",
         ));
     }
     Ok(finding("clock", found, Health::Good, "this machine and the database agree about the time"))
 }
 
-/// So often two clients ask, in turn, which backend they have. A busy pooler may lend each the same one for a while.
+/// How often two clients ask for their backend, in turn. A busy pooler may give each the same one for a while.
 const POOLER_QUESTIONS: usize = 32;
 
-/// Two clients that are both connected have a backend each, always the same, unless a pooler lends one to whoever has a
-/// statement.
+/// Two connected clients have one backend each, and keep it, unless a pooler assigns backends by transaction.
 async fn pooler(client: &Client, url: &PostgresUrl) -> Result<Finding, OpenError> {
     let failed = |error: tokio_postgres::Error| OpenError::Unreachable {
         url: url.to_string(),
@@ -216,7 +215,7 @@ fn statement_timeout(found: Option<String>, url: &PostgresUrl) -> Finding {
             subject,
             found,
             Health::Warning,
-            "through a pooler the limit cannot come with the connection, and the role has none: a statement whose client is \
+            "through a pooler the limit cannot come with the connection, and the role has none: a statement whose client has \
              gone could wait for a lock for ever. ALTER ROLE … SET statement_timeout = '5s'",
         );
     }
@@ -224,7 +223,7 @@ fn statement_timeout(found: Option<String>, url: &PostgresUrl) -> Finding {
         subject,
         found,
         Health::Good,
-        "a gateway that connects without a pooler brings a limit of its own, five seconds",
+        "a gateway that connects without a pooler sets its own limit of five seconds",
     )
 }
 
@@ -239,7 +238,7 @@ fn schema(found: Option<i32>) -> Finding {
             "schema",
             shown,
             Health::Warning,
-            "the tables are missing or old: run `onceward migrate`, or let `onceward serve` make them when it starts",
+            "the tables are missing or old: run `onceward migrate`, or let `onceward serve` create them when it starts",
         ),
     }
 }

@@ -1,7 +1,8 @@
-//! What is past its window, found by the time of the claim, which never changes.
+//! Finds expired records by the time of their claim, which never changes.
 //!
-//! Claims are taken a minute's worth at a time. Those of one minute are listed in the order of their expiry, unless they
-//! are too many to sort for every page: then in the order of the claims, which is as good for a sweeper.
+//! Claims are read one minute at a time. Those of one minute are listed in the order of their expiry, unless the minute is
+//! crowded: sorting it for every page would be too slow, so it is listed in the order of the claims, which a sweeper accepts
+//! as well.
 
 use std::time::Duration;
 
@@ -14,13 +15,13 @@ use crate::swept_minutes::{minute, start_of};
 use crate::values::{At, Id};
 use crate::worker::Worker;
 
-/// More claims in a minute than this are a crowd.
+/// A minute with more claims than this is crowded.
 const CROWD: usize = 2_000;
-/// What is still in progress so long after its claim should be noted as due; if it was committed so late that the mark
-/// had passed, it is noted here.
+/// A record that is still in progress this long after its claim should be in `due`. If its commit was so late that the
+/// watermark had passed, it is inserted here.
 const OVERDUE: Duration = Duration::from_secs(5 * 60);
 
-/// Just before everything that was claimed at this time or later.
+/// The position just before every claim of this time or later.
 fn before(at: Timestamp) -> (At, Id) {
     match at.as_micros().checked_sub(1) {
         Some(earlier) => (At(Timestamp::from_micros(earlier)), Id(RecordId::from_bytes([0xff; 16]))),
@@ -29,7 +30,7 @@ fn before(at: Timestamp) -> (At, Id) {
 }
 
 impl ListedRow {
-    /// When it expires, if it does.
+    /// The expiry of a settled record.
     fn expiry(&self) -> Option<Timestamp> {
         let settled = matches!(self.state, Some(StateKind::Completed | StateKind::FailedRetryable));
         self.expires_at.filter(|_| settled)
@@ -46,7 +47,7 @@ impl Worker {
         let swept = &context.swept;
         loop {
             let mut position = builder.at;
-            // Only from the beginning of a minute: what is listed half is listed to its end.
+            // Only at the beginning of a minute: a minute that is partly listed is listed to its end.
             if position.walk == Walk::Expiry && position.at == Timestamp::from_micros(0) {
                 position.from = start_of(swept.first_unswept(minute(position.from), now));
             }
@@ -95,9 +96,9 @@ impl Worker {
                     .then_some((position.at, position.id));
                 for head in &rows {
                     let at = head.expires_at.unwrap_or(Timestamp::from_micros(0));
-                    let asked_for_already = resumed.is_some_and(|after| (at, head.id) <= after);
-                    // Those that are not asked for come at any time, and are passed without a trace.
-                    if !head.matches || asked_for_already {
+                    let listed_already = resumed.is_some_and(|after| (at, head.id) <= after);
+                    // Rows that do not match are skipped, and do not move the position.
+                    if !head.matches || listed_already {
                         continue;
                     }
                     let to = Position { walk: Walk::Expiry, from: start_of(first), at, id: head.id };
@@ -110,7 +111,7 @@ impl Worker {
                     rows.iter().filter_map(ListedRow::expiry).min().unwrap_or(Timestamp::NEVER);
                 swept.mark_swept(minute(position.from)..first.saturating_add(1), first_expiry, now);
             }
-            // On to the next minute, from its beginning.
+            // Continues at the beginning of the next minute.
             builder.at =
                 Position { from: start_of(first.saturating_add(1)), ..Position::start(Walk::Expiry) };
             if builder.budget.is_full() {

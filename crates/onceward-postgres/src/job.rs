@@ -1,4 +1,4 @@
-//! What is asked of the connections, and what they answer.
+//! The calls that workers carry out, and their answers.
 
 use bytes::Bytes;
 use onceward::store::driver::{AnswerSender, RawSeen, RawSwapped, Weight, encode};
@@ -13,7 +13,7 @@ pub(crate) type Loaded = RawSeen<Bytes>;
 /// What a swap answers.
 pub(crate) type Written = RawSwapped<Bytes>;
 
-/// A swap that waits for a connection.
+/// A swap in the queue.
 pub(crate) struct Swap {
     pub id: RecordId,
     pub expect: Option<Version>,
@@ -21,13 +21,13 @@ pub(crate) struct Swap {
     pub answer: AnswerSender<Written>,
 }
 
-/// A load that waits for a connection.
+/// A load in the queue.
 pub(crate) struct Load {
     pub id: RecordId,
     pub answer: AnswerSender<Loaded>,
 }
 
-/// Some deletions that wait for a connection.
+/// A part of a forget in the queue.
 pub(crate) struct Forget {
     pub records: Vec<(RecordId, Version)>,
     pub answer: AnswerSender<usize>,
@@ -48,7 +48,7 @@ impl Forget {
     }
 }
 
-/// A record as it goes into the table. AppliedBy on the caller's task, so that the connection's only copies it.
+/// A record as it is written into the table. It is encoded on the caller's task, so that the worker only copies it.
 #[derive(Clone)]
 pub(crate) struct Row {
     pub state: StateKind,
@@ -103,7 +103,7 @@ impl Row {
             }
             State::Unknown { since, due_at, letter, .. } => {
                 row.unknown_since = Some(At(*since));
-                // A dead letter is not looked at again.
+                // A dead letter is not reconciled again.
                 row.reconcile_at = match letter {
                     Letter::Live => Some(At(*due_at)),
                     Letter::Dead => None,

@@ -1,12 +1,12 @@
-//! How lapsed leases are found without an index that every completion would have to change.
+//! Finds lapsed leases without an index that every completion would have to update.
 //!
-//! An ordinary claim is completed within seconds, and is written down nowhere but in its row. Young claims are found by
-//! their age, through the index on `created_at`. When a claim grows old and is still in progress it is noted in the table
-//! `due`: whoever lists leases moves the mark between young and old, and notes what the mark passes over. Whatever else
-//! can come due (a renewed lease, one that was taken over, an unknown outcome, a claim that arrived late) is noted by the
-//! statement that writes it.
+//! An ordinary claim completes within seconds, and exists only as its row. Young claims are found by their age, through the
+//! index on `created_at`. A claim that becomes old and is still in progress gets an entry in the table `due`: listing leases
+//! moves the watermark between young and old, and inserts the claims that it passes. All other records that can come due (a
+//! renewed lease, a lease that was taken over, an unknown outcome, a late claim) get their entry from the statement that
+//! writes them.
 //!
-//! What is noted may be wrong, and never costs more than a look: whoever lists compares with the row, and puts it right.
+//! An entry may be out of date, which costs only a read: a list compares it with the row, and corrects it.
 
 use std::time::Duration;
 
@@ -16,13 +16,13 @@ use crate::error::StatementError;
 use crate::values::{At, Id};
 use crate::worker::Worker;
 
-/// So many claims the mark passes over in one step, so that a list which nobody made for a week does not take minutes.
+/// The claims that the watermark passes in one step, so that a list after a week does not take minutes.
 const STEP_ROWS: i64 = 20_000;
 
-/// Where the mark stands.
+/// The watermark, as of `now`.
 pub(crate) struct Watermark {
     pub now: Timestamp,
-    /// Claims from here on are young.
+    /// Claims from this time on are young.
     pub upto: Timestamp,
     pub caught_up: CaughtUp,
 }
@@ -35,7 +35,7 @@ pub(crate) enum CaughtUp {
 }
 
 impl Worker {
-    /// Where the mark stands now.
+    /// Reads the watermark, and the time to which the next step may move it.
     async fn read_watermark(&mut self) -> Result<(Watermark, Timestamp), StatementError> {
         let now = self.now();
         let context = self.context();
@@ -48,18 +48,18 @@ impl Worker {
         let step = row.try_get::<_, Option<At>>(3).map_err(unread)?;
         let (caught_up, to) = match step {
             None => (CaughtUp::Yes, time(2)?),
-            // The last one that is looked at is passed over, too.
+            // The last claim of the step is passed too.
             Some(last) => (CaughtUp::No, last.0.after(Duration::from_micros(1))),
         };
         Ok((Watermark { now: time(0)?, upto: time(1)?, caught_up }, to))
     }
 
-    /// Where claims begin to be young.
+    /// Reads the watermark.
     pub(crate) async fn young_from(&mut self) -> Result<Watermark, StatementError> {
         Ok(self.read_watermark().await?.0)
     }
 
-    /// Moves the mark a step, and notes what it passes over.
+    /// Moves the watermark one step, and inserts the claims that it passes into `due`.
     pub(crate) async fn promote(&mut self) -> Result<Watermark, StatementError> {
         let (mut watermark, to) = self.read_watermark().await?;
         if to > watermark.upto {
@@ -67,14 +67,14 @@ impl Worker {
             let lists = &context.statements.lists;
             let (from, upto) = (At(watermark.upto), At(to));
             self.send(&lists.promote, &[&from, &upto]).await?;
-            // Somebody else may have moved it meanwhile, having noted the same.
+            // Another gateway may have moved it meanwhile, after it inserted the same claims.
             self.send(&lists.move_watermark, &[&from, &upto]).await?;
             watermark.upto = to;
         }
         Ok(watermark)
     }
 
-    /// Notes what is so for these, where it is noted otherwise or not at all.
+    /// Inserts the current due times of these records, where `due` has another time or none.
     pub(crate) async fn correct_due(&mut self, due: &[(Id, Option<At>)]) -> Result<(), StatementError> {
         if due.is_empty() {
             return Ok(());
@@ -85,7 +85,7 @@ impl Worker {
         Ok(())
     }
 
-    /// Forgets what is noted for these and no longer so.
+    /// Deletes entries of these records whose state has changed.
     pub(crate) async fn remove_due(
         &mut self,
         due: &[(Id, At)],

@@ -1,11 +1,11 @@
-//! Onceward's store for many gateways: PostgreSQL, or whatever speaks its protocol.
+//! Onceward's store for many gateways: PostgreSQL, or a database that speaks its protocol.
 //!
-//! The swaps of all concurrent requests travel together. Whatever waits when a connection becomes free is one statement
-//! over arrays and one commit; conflicts are answered with their record by the same statement. A swap that comes alone is
-//! sent at once. Nothing here decides anything: rows are compared by version, and the time is the database's.
+//! The swaps of concurrent requests share a statement. A worker task owns each connection; when it becomes free, it takes all
+//! queued swaps as one statement over arrays and one commit. The same statement returns the record of each conflict. A single
+//! swap is sent at once. The store makes no decisions: it compares versions, and the time is the database's.
 //!
-//! What is acknowledged is as durable as the server's `synchronous_commit` makes it; [`examine`] says what that means.
-//! `docs/postgres.md` tells about the tables, roles, poolers, TLS and failover.
+//! Acknowledged writes are as durable as the server's `synchronous_commit` makes them; [`examine`] explains the setting.
+//! `docs/postgres.md` describes the tables, roles, poolers, TLS and failover.
 //!
 //! ```no_run
 //! # async fn example() -> Result<(), Box<dyn std::error::Error>> {
@@ -74,9 +74,8 @@ use worker::{Role, Worker, WorkerContext};
 
 /// A store in a PostgreSQL database. Clones share its connections.
 ///
-/// A swap whose future is dropped before it is put into a statement is not sent. The store's tasks live on the runtime that
-/// it was connected on. When the last clone is dropped, the tasks end;
-/// [`close`](Self::close) waits for that.
+/// A swap whose future is dropped before it is part of a statement is not sent. The store's tasks run on the runtime on
+/// which it was connected, and end when the last clone is dropped; [`close`](Self::close) waits for that.
 #[derive(Clone)]
 pub struct PostgresStore {
     handle: Arc<Handle>,
@@ -95,11 +94,11 @@ impl Drop for Handle {
     }
 }
 
-/// So many lists may wait. They are an operator's or a sweeper's, of which there are few.
+/// The most scans in the queue. They come from operators and sweepers, so few are expected.
 const LISTS_WAITING: usize = 64;
 
 impl PostgresStore {
-    /// Connects, and looks at the schema's version.
+    /// Connects, and checks the schema's version.
     pub async fn connect(url: &PostgresUrl, options: Options) -> Result<Self, OpenError> {
         options.check()?;
         let tls = tls::connector(url)?;
@@ -137,13 +136,12 @@ impl PostgresStore {
         self.handle.context.counters.read()
     }
 
-    /// Sends what waits and ends the connections. Calls that come later, through any clone, get
-    /// [`StoreError::Unavailable`].
+    /// Sends what is queued and closes the connections. Later calls, through any clone, get [`StoreError::Unavailable`].
     pub async fn close(&self) {
         self.handle.context.queue.close();
         let tasks: Vec<_> = {
             let mut tasks = self.handle.tasks.lock().unwrap_or_else(PoisonError::into_inner);
-            // The one that lists ends with the last clone, and has nothing that could be lost.
+            // The task for scans ends with the last clone, and loses nothing when it is aborted.
             if let Some(lists) = tasks.pop() {
                 lists.abort();
             }
@@ -208,7 +206,7 @@ impl PostgresStore {
 
 async fn list_all(mut worker: Worker, mut listings: mpsc::Receiver<Listing>) {
     while let Some(Listing { scan, answer }) = listings.recv().await {
-        // Nobody waits for it any more.
+        // The caller has given up.
         if answer.is_abandoned() {
             continue;
         }
@@ -223,11 +221,10 @@ fn task_gone_in_read() -> StoreError {
     StoreError::Unavailable { reason: TASK_GONE.to_owned() }
 }
 
-/// A task took the swap and did not live to answer it.
+/// A task took the swap and ended without an answer, so the swap may have happened.
 fn task_gone() -> StoreError {
     StoreError::Ambiguous {
-        reason: "the task that sent it has ended, with its runtime or by a panic: look into the log"
-            .to_owned(),
+        reason: "the task that sent it has ended, with its runtime or by a panic: see the log".to_owned(),
     }
 }
 

@@ -1,7 +1,7 @@
-//! Lists, a bounded page at a time.
+//! Scans, one bounded page at a time.
 //!
-//! A walk looks at rows in the order of an index and picks ids; the records of those are read in the end, and judged once
-//! more by what is in them.
+//! A walk reads the columns of rows in the order of an index and picks ids. The records of the picked ids are read at the
+//! end, and filtered once more by their content.
 
 use std::collections::HashMap;
 
@@ -17,30 +17,30 @@ use crate::leases::CaughtUp;
 use crate::values::{At, Id, readable, version};
 use crate::worker::Worker;
 
-/// So many rows are looked at in one statement where most of them may not be asked for.
+/// The rows of one statement of a walk in which most rows may not match.
 const LOOKS_AT_ONCE: usize = 2_000;
 
-/// A list that waits for its task.
+/// A scan in its task's queue.
 pub(crate) struct Listing {
     pub scan: Scan,
     pub answer: AnswerSender<Page>,
 }
 
-/// A row that was looked at.
+/// The columns of a row that a walk has read.
 pub(crate) struct ListedRow {
     pub id: RecordId,
     pub at: Timestamp,
-    /// None where there is no record, or one of a state that this version does not know.
+    /// `None` if there is no record, or if this version does not know its state.
     pub state: Option<StateKind>,
     pub created_at: Timestamp,
     pub expires_at: Option<Timestamp>,
     pub bytes: usize,
     pub matches: bool,
-    /// It was noted too early and comes once more, further on.
+    /// Its entry in `due` was too early. It is corrected, and the row is listed again at its true time.
     listed_again: bool,
 }
 
-/// A page while it is being filled.
+/// A page under construction.
 pub(crate) struct PageBuilder {
     pub budget: PageBudget,
     pub at: Position,
@@ -49,7 +49,8 @@ pub(crate) struct PageBuilder {
 }
 
 impl PageBuilder {
-    /// Passes a row, and picks it if it is asked for. One that no longer fits is where the next page begins.
+    /// Counts a row, and picks its id if it matches. Returns `false` if the page is full: the next page begins with this
+    /// row.
     pub(crate) fn pass(&mut self, head: &ListedRow, to: Position) -> bool {
         if self.budget.is_full() {
             self.more = true;
@@ -66,7 +67,7 @@ impl PageBuilder {
     }
 }
 
-/// The orders of a list, one after the other.
+/// The walks of a list, one after the other.
 fn walks(which: &Which) -> &'static [Walk] {
     match which {
         Which::Due(Due::Leases) => &[Walk::Promotion, Walk::Leases, Walk::YoungLeases],
@@ -131,7 +132,7 @@ impl Worker {
         Ok(page)
     }
 
-    /// Looks at rows of the present walk until the page is full or the walk is over.
+    /// Reads rows of the current walk until the page is full or the walk ends.
     async fn walk(
         &mut self,
         builder: &mut PageBuilder,
@@ -203,7 +204,7 @@ impl Worker {
         }
     }
 
-    /// Looks at what is noted, and puts right what is no longer so.
+    /// Reads entries of `due` with their rows, and corrects entries that are out of date.
     async fn due_rows(
         &mut self,
         kind: &str,
@@ -229,7 +230,7 @@ impl Worker {
                 }
                 Some(_) | None => None,
             };
-            // What is put right comes here first, and so the rest is looked at again.
+            // A corrected entry sorts before the remaining ones, so they are read again.
             if put_right.is_some_and(|first| at >= first) {
                 break;
             }
@@ -250,7 +251,7 @@ impl Worker {
                 created_at: at.0,
                 expires_at: None,
                 bytes: bytes(row, 8).map_err(unread)?,
-                // What was noted too early is put right below, and comes again in its place.
+                // An entry that was too early is corrected below, and is listed again at its true time.
                 listed_again,
                 matches: found == Some(state) && truth.is_some_and(|truth| truth <= until && truth <= at),
             });
@@ -260,7 +261,7 @@ impl Worker {
         Ok(heads)
     }
 
-    /// The records of these, in this order. What has changed meanwhile and is no longer asked for is left out.
+    /// The records of these ids, in this order, without those that have changed and no longer match.
     async fn entries(
         &mut self,
         ids: &[RecordId],
@@ -293,7 +294,7 @@ impl Worker {
     }
 }
 
-/// Whether the columns of a row agree with what is asked for. The record is asked in the end.
+/// Whether the columns of a row match the filter. The record is filtered at the end.
 fn agrees(which: &Which, row: &Row) -> Result<bool, tokio_postgres::Error> {
     let Which::Filter(filter) = which else { return Ok(false) };
     if let Some(state) = filter.state
@@ -315,7 +316,7 @@ fn bytes(row: &Row, column: usize) -> Result<usize, tokio_postgres::Error> {
     Ok(usize::try_from(row.try_get::<_, Option<i32>>(column)?.unwrap_or(0)).unwrap_or(0))
 }
 
-/// Reads rows of (id, state, created_at, lease_until, reconcile_at, expires_at, bytes, …) that begin at this column.
+/// Reads rows whose columns from `first` on are (id, state, created_at, lease_until, reconcile_at, expires_at, bytes, …).
 pub(crate) fn read(
     rows: &[Row],
     first: usize,

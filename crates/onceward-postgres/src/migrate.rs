@@ -1,7 +1,7 @@
-//! Makes the tables, however many gateways start at once.
+//! Creates the tables, also if many gateways start at once.
 //!
-//! No lock is held but that of a row: whoever inserts a version's row makes that version's tables in the same transaction,
-//! and whoever comes second waits for the first at that row, and finds it there.
+//! The only lock is that of a row: the process that inserts a version's row creates that version's tables in the same
+//! transaction. Other processes wait for that row, and then find it.
 
 use tokio_postgres::Client;
 use tokio_postgres::error::SqlState;
@@ -9,24 +9,24 @@ use tokio_postgres::error::SqlState;
 use crate::schema::{self, KNOWN};
 use crate::{OpenError, PostgresUrl, error, tls};
 
-/// Each failed attempt means that somebody else made what this one wanted to make.
+/// Each failed attempt means that another process created the same object.
 const ATTEMPTS_MAX: u32 = 50;
 
-/// Makes the tables that are missing, and tells the versions that were applied by this call.
+/// Creates missing tables, and returns the versions that this call applied.
 ///
-/// Safe to call from many places at once, and again. A newer schema is refused and left as it is.
+/// Many processes may call it at once, and repeatedly. A newer schema is refused and not changed.
 pub async fn migrate(url: &PostgresUrl) -> Result<Vec<i32>, OpenError> {
     let failed = |reason: String| OpenError::Unreachable { url: url.to_string(), reason };
     let mut client = connect(url).await?;
     let found = installed(&client, url).await.map_err(|error| failed(error::words(&error)))?;
     check_newer(url, found)?;
     if found == Some(KNOWN) {
-        // Whoever may only read that all is there needs no right to make it.
+        // A role that may only read the tables needs no right to create them.
         return Ok(Vec::new());
     }
     for statement in schema::groundwork(&url.schema) {
         let mut attempts = 0;
-        // `IF NOT EXISTS` looks before it makes, and somebody may be faster in between.
+        // `IF NOT EXISTS` checks before it creates, and another process may create the object in between.
         while let Err(error) = client.batch_execute(&statement).await {
             attempts += 1;
             if !lost_a_race(&error) || attempts == ATTEMPTS_MAX {
@@ -91,7 +91,7 @@ fn lost_a_race(error: &tokio_postgres::Error) -> bool {
     error.code().is_some_and(|code| known.contains(code))
 }
 
-/// One plain connection, for what is done rarely.
+/// One plain connection, for rare tasks.
 pub(crate) async fn connect(url: &PostgresUrl) -> Result<Client, OpenError> {
     let tls = tls::connector(url)?;
     let (client, connection) = url
@@ -100,7 +100,7 @@ pub(crate) async fn connect(url: &PostgresUrl) -> Result<Client, OpenError> {
         .await
         .map_err(|error| OpenError::Unreachable { url: url.to_string(), reason: error::words(&error) })?;
     tokio::spawn(async move {
-        // Whoever waits for an answer is told by the client.
+        // Pending queries get the error from the client.
         if let Err(error) = connection.await {
             tracing::debug!(reason = error::words(&error), "a connection to the database ended");
         }
@@ -108,7 +108,7 @@ pub(crate) async fn connect(url: &PostgresUrl) -> Result<Client, OpenError> {
     Ok(client)
 }
 
-/// The schema's version; `None` where there is no schema, or nothing in it.
+/// The schema's version; `None` if there is no schema, or no version in it.
 pub(crate) async fn installed(
     client: &Client,
     url: &PostgresUrl,
@@ -131,7 +131,7 @@ pub(crate) async fn installed(
     }))
 }
 
-/// Refuses a schema that this program does not know.
+/// Refuses a schema that this program cannot use.
 pub(crate) fn check(url: &PostgresUrl, found: Option<i32>) -> Result<(), OpenError> {
     check_newer(url, found)?;
     match found {

@@ -1,4 +1,4 @@
-//! What can be chosen, and what is chosen where nothing is said.
+//! The options of the store, their defaults and their ranges.
 
 use std::fmt;
 use std::sync::Arc;
@@ -13,28 +13,28 @@ use crate::queue::Limits;
 /// How a [`PostgresStore`](crate::PostgresStore) works. The defaults suit a gateway beside its database.
 #[derive(Clone)]
 pub struct Options {
-    /// Whether concurrent swaps share a statement. On; off is for comparison.
+    /// Whether concurrent swaps share a statement. Default: on. Off is for comparison.
     pub batching: Batching,
-    /// What to do about the schema when the store is opened. It is expected to be there: whoever runs the gateway need
-    /// not own the tables.
+    /// What to do about the schema when the store is opened. Default: expect it, because the gateway's role need not own the
+    /// tables.
     pub migrate: Migrate,
-    /// How many swaps, loads and forgets may wait for a connection; what comes on top is shed. 8,192: at twenty thousand
-    /// a second the last one in waits for less than half a second, and a client that waits longer would rather hear 503.
+    /// How many swaps, loads and forgets may be queued; further ones are refused with 503. Default: 8,192. At 20,000 a
+    /// second the last one waits for less than half a second, and a client that waits longer is better served by 503.
     pub queue_limit: usize,
-    /// How many bytes may wait for a connection. 64 MiB, so that large replies cannot fill the memory.
+    /// How many bytes may be queued. Default: 64 MiB, so that large replies cannot fill the memory.
     pub queue_bytes: usize,
-    /// How many swaps share one statement at most. 512: beyond that the commit is no longer what a swap costs, and a
-    /// longer statement only makes the first one wait for the last.
+    /// The most swaps in one statement. Default: 512. Beyond that the commit no longer dominates the cost of a swap, and a
+    /// longer statement only delays its first swap.
     pub batch_limit: usize,
-    /// How many bytes share one statement at most. 4 MiB, which a slow disk takes in tens of milliseconds.
+    /// The most bytes in one statement. Default: 4 MiB, which a slow disk writes in tens of milliseconds.
     pub batch_bytes: usize,
-    /// How long the server may work on a statement, or wait for a lock, before it gives it up. 5 s. It is told when a
-    /// connection is made; a pooler that does not pass that on needs it on the role (`docs/postgres.md`).
+    /// How long the server may run a statement, or wait for a lock, before it cancels it. Default: 5 s. The limit is sent
+    /// when a connection is made; a pooler that does not pass it on needs it on the role (`docs/postgres.md`).
     pub statement_timeout: Duration,
-    /// How long an answer is waited for before the connection is given up and the outcome called ambiguous. 10 s: longer
-    /// than the server works on it, so that whatever was sent has ended by then.
+    /// How long to wait for an answer before the connection is closed and the outcome is ambiguous. Default: 10 s. Longer
+    /// than the server's own limit, so that the statement has ended by then.
     pub answer_timeout: Duration,
-    /// The store's clock, by which leases lapse and records expire. The database's own where there is none; another one is
+    /// The store's clock, which decides when leases lapse and records expire. Default: the database's clock. Another one is
     /// for tests.
     pub clock: Option<Arc<dyn Clock>>,
 }
@@ -42,20 +42,20 @@ pub struct Options {
 /// Whether concurrent swaps share a statement.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Batching {
-    /// Whatever waits when a connection becomes free is one statement.
+    /// All swaps that are queued when a connection becomes free form one statement.
     #[default]
     On,
-    /// Every swap and load is a statement of its own.
+    /// Each swap and each load is its own statement.
     Off,
 }
 
 /// What to do about the schema when a store is opened.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Migrate {
-    /// It must be there, in the version that this program knows.
+    /// It must exist, in the version that this program knows.
     #[default]
     Expect,
-    /// What is missing is made.
+    /// Missing tables are created.
     Apply,
 }
 
@@ -75,8 +75,8 @@ impl Default for Options {
     }
 }
 
-/// A claim that becomes visible later than this after its statement began could be passed over by the sweeper's
-/// bookkeeping (`leases.rs`), so no statement may take longer.
+/// A claim that becomes visible later than this after its statement began could be missed by the sweeper's watermark
+/// (`leases.rs`), so no statement may take longer.
 const STATEMENT_TIMEOUT_MAX: Duration = Duration::from_secs(10);
 const STATEMENT_TIMEOUT_MIN: Duration = Duration::from_millis(10);
 

@@ -1,12 +1,12 @@
-//! Where calls wait for a connection: bounded by count and by bytes, and taken a batch at a time.
+//! The queue of calls, bounded in rows and bytes, from which workers take a batch at a time.
 //!
-//! A free connection takes everything of one kind that waits, oldest kind first, and nothing waits for company. An id is in
-//! a batch once. A second swap of an id that expects the same follows the first, whatever comes of it: the answer to the
-//! first one says what the second one would have met, so ten thousand claims of one key are one row of one statement, be
-//! the key new or released.
+//! A free worker takes all queued calls of one kind, beginning with the oldest kind; a single call does not wait for others.
+//! An id occurs once in a batch. A second swap of an id that expects the same version becomes a follower of the first: the
+//! answer to the first tells what the second would have found. So ten thousand claims of one key are one row of one
+//! statement, whether the key is new or was released.
 //!
-//! What its caller no longer waits for is not sent: a claim that is written after it was given up is one that nobody works
-//! on. Where such a swap was the first of several, the next one that somebody waits for takes its place.
+//! Swaps whose callers gave up are not sent: a claim that is written then blocks its key, and no task works on it. If such a
+//! swap has followers, the next one that is still awaited takes its place.
 
 use std::collections::{HashMap, VecDeque};
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -18,7 +18,7 @@ use tokio::sync::Notify;
 
 use crate::job::{Forget, LOAD_WEIGHT, Load, Loaded, Swap};
 
-/// How much may wait, and how much goes into one statement.
+/// The limits of the queue and of one statement.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Limits {
     pub waiting: Weight,
@@ -38,13 +38,13 @@ struct State {
     loads: VecDeque<(u64, Load)>,
     forgets: VecDeque<(u64, Forget)>,
     weight: Weight,
-    /// Numbers everything that comes, to tell what is oldest.
+    /// Numbers the calls in the order of their arrival.
     next: u64,
-    /// Why nothing is accepted any more.
+    /// Why new calls are refused.
     closed: Option<String>,
 }
 
-/// What a connection takes.
+/// A batch for a worker.
 pub(crate) enum Work {
     Claims(Vec<SwapGroup>),
     Updates(Vec<SwapGroup>),
@@ -52,7 +52,7 @@ pub(crate) enum Work {
     Forget(Forget),
 }
 
-/// Swaps of one id that all expect the same: that there is none, or one version.
+/// Swaps of one id that expect the same version, or that the id is absent.
 pub(crate) struct SwapGroup {
     pub first: Swap,
     pub followers: Vec<Swap>,
@@ -63,7 +63,7 @@ impl SwapGroup {
         Self { first, followers: Vec::new() }
     }
 
-    /// Makes the first swap one that somebody waits for. Answers `false` where nobody waits for any of them.
+    /// Replaces an abandoned first swap by a follower. Returns `false` if all of them were abandoned.
     pub(crate) fn is_wanted(&mut self) -> bool {
         if !self.first.answer.is_abandoned() {
             return true;
@@ -77,7 +77,7 @@ impl SwapGroup {
     }
 }
 
-/// What is put into the queue.
+/// A call.
 #[expect(
     clippy::large_enum_variant,
     reason = "almost all of them are swaps, and boxing would cost every one"
@@ -97,7 +97,7 @@ impl Job {
         }
     }
 
-    /// Answers that it was not done.
+    /// Answers that the call was not carried out.
     fn fail(self, error: StoreError) {
         match self {
             Self::Swap(swap) => swap.answer.send(Err(error)),
@@ -137,7 +137,7 @@ impl State {
         self.weight = self.weight.minus(weight);
     }
 
-    /// Removes what nobody waits for from the front of each kind, so that the rest is not empty where there is a front.
+    /// Removes abandoned calls from the front of each kind, so that a kind with a front has a call to send.
     fn drop_abandoned(&mut self) {
         while let Some((_, swap)) = self.claims.pop_front_if(|(_, swap)| swap.answer.is_abandoned()) {
             self.took(swap.weight());
@@ -180,7 +180,7 @@ impl State {
         while let Some((_, swap)) = self.claims.front() {
             let (weight, known) = (swap.row.record.len(), places.get(&swap.id).copied());
             let full = batch.len() >= limits.batch.rows || bytes + weight > limits.batch.bytes;
-            // Whoever follows adds nothing to the statement; but where nothing is to be shared, nobody follows.
+            // A follower adds nothing to the statement. Without batching there are no followers.
             if !batch.is_empty() && full && (known.is_none() || limits.batch.rows == 1) {
                 break;
             }
@@ -220,7 +220,7 @@ impl State {
                     self.took(swap.weight());
                     group.followers.push(swap);
                 }
-                // It expects another version, and waits for the next batch.
+                // It expects another version, and stays queued for the next batch.
                 Some(_) => later.push_back((number, swap)),
                 None => {
                     self.took(swap.weight());
@@ -259,12 +259,13 @@ impl Queue {
         Self { state: Mutex::new(State::default()), filled: Notify::new(), limits }
     }
 
-    // A panic while the lock is held cannot leave the queue half changed: nothing in this file panics in between.
+    // No code in this file panics while the lock is held, so a poisoned lock guards a consistent state.
     fn state(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Puts something at the end, or sheds it. What is alone is accepted whatever it weighs, else it never would be.
+    /// Appends a call, or refuses it where it exceeds the limit. An empty queue accepts a call of any weight: else a heavy
+    /// one would be refused for ever.
     pub(crate) fn push(&self, job: Job) -> Result<(), StoreError> {
         let mut state = self.state();
         if let Some(reason) = &state.closed {
@@ -279,11 +280,11 @@ impl Queue {
         Ok(())
     }
 
-    /// Puts back what was taken and not sent, for another connection.
+    /// Returns a batch that was not sent, for another worker.
     pub(crate) fn give_back(&self, work: Work) {
         let jobs = work.into_jobs();
         let mut state = self.state();
-        // Closed for good: nobody will take it.
+        // No worker is left to take it.
         if state.closed.is_some() && self.is_abandoned(&state) {
             drop(state);
             return jobs.into_iter().for_each(|job| job.fail(unavailable(ABANDONED)));
@@ -297,7 +298,7 @@ impl Queue {
         state.closed.as_deref() == Some(ABANDONED)
     }
 
-    /// Waits until there is something; `None` once the queue is closed and empty.
+    /// Waits for a batch; `None` once the queue is closed and empty.
     pub(crate) async fn take(&self) -> Option<Work> {
         loop {
             let notified = self.filled.notified();
@@ -313,7 +314,7 @@ impl Queue {
                 }
                 if state.closed.is_some() {
                     drop(state);
-                    // Whoever else waits is to end as well.
+                    // The next waiting worker must end as well.
                     self.filled.notify_one();
                     return None;
                 }
@@ -322,13 +323,13 @@ impl Queue {
         }
     }
 
-    /// Accepts nothing more. What waits is still worked off.
+    /// Refuses new calls. Queued calls are still sent.
     pub(crate) fn close(&self) {
         self.state().closed.get_or_insert_with(|| CLOSED.to_owned());
         self.filled.notify_one();
     }
 
-    /// Nobody is left to take anything: tells everybody who waits that nothing was done.
+    /// No worker is left: answers all queued calls that nothing was done.
     pub(crate) fn abandon(&self) {
         let mut state = self.state();
         if state.closed.is_none() {
@@ -341,7 +342,8 @@ impl Queue {
 }
 
 const CLOSED: &str = "the store has been closed";
-const ABANDONED: &str = "the store's tasks have ended, by a panic or with their runtime: restart the process, and look into its log";
+const ABANDONED: &str =
+    "the store's tasks have ended, by a panic or with their runtime: restart the process, and see its log";
 
 fn unavailable(reason: &str) -> StoreError {
     StoreError::Unavailable { reason: reason.to_owned() }
@@ -365,7 +367,7 @@ impl Work {
         }
     }
 
-    /// Answers that nothing of it was done.
+    /// Answers all calls of the batch that nothing was done.
     pub(crate) fn fail(self, error: &StoreError) {
         self.into_jobs().into_iter().for_each(|job| job.fail(error.clone()));
     }

@@ -7,12 +7,12 @@ use crate::url::{Flavor, schema_name};
 /// The version of the schema that this program needs.
 pub(crate) const KNOWN: i32 = 1;
 
-/// The migrations, oldest first. A version is never changed once it has been released: what comes next is a new one.
+/// The migrations, oldest first. A released version never changes: a change is a new version.
 pub(crate) fn migrations(flavor: Flavor, partitions: u32, schema: &str) -> Vec<(i32, String)> {
     vec![(1, first(flavor, partitions, schema))]
 }
 
-/// What has to be there before any version can be noted. Each statement may be repeated.
+/// The objects that must exist before a version can be recorded. Each statement may be repeated.
 pub(crate) fn groundwork(schema: &str) -> [String; 2] {
     [
         format!("CREATE SCHEMA IF NOT EXISTS {schema}"),
@@ -25,9 +25,9 @@ pub(crate) fn groundwork(schema: &str) -> [String; 2] {
     ]
 }
 
-/// Everything that [`migrate`](crate::migrate) would do to an empty database, for whoever would rather do it by hand.
+/// The SQL that [`migrate`](crate::migrate) would run on an empty database, to run by hand.
 ///
-/// An invalid name for the schema is an error in words.
+/// Returns an error text for an invalid schema name.
 pub fn print_sql(flavor: Flavor, partitions: u32, schema: &str) -> Result<String, String> {
     let schema = schema_name(schema).map_err(|problem| format!("the URL {problem}"))?;
     let mut sql = String::from("-- Onceward's tables. Run this as the role that is to own them.\n");
@@ -63,23 +63,23 @@ const COLUMNS: &str = "    id uuid PRIMARY KEY,
     last_error text,
     record bytea NOT NULL";
 
-/// A claim's row is replaced by a longer one when it completes. With this much of every page left free the longer one
-/// fits beside it, no index is touched, and the old one is cleared away by whoever comes by next. With answers of 500 bytes
-/// 40 left room for seven in ten, and 25 for all of them, in less space altogether.
+/// A completion replaces the claim's row by a longer one. With this much of every page left free the new row fits on the
+/// same page, no index is touched, and later queries remove the old row. With answers of 500 bytes a fillfactor of 40 left
+/// room for seven in ten, and 25 for all of them, in less space altogether.
 const FILLFACTOR: &str = "fillfactor = 25";
 
-/// At a thousand new keys a second the defaults would let millions of dead rows gather before anybody cleans up.
+/// At a thousand new keys a second the defaults would let millions of dead rows accumulate before a vacuum.
 const VACUUM: &str = "autovacuum_vacuum_scale_factor = 0.02, autovacuum_analyze_scale_factor = 0.02, \
      autovacuum_vacuum_insert_scale_factor = 0.05, autovacuum_vacuum_cost_delay = 1";
 
 fn first(flavor: Flavor, partitions: u32, schema: &str) -> String {
-    // The others lay out their storage themselves.
+    // The other databases lay out their storage themselves.
     let tuned = match flavor {
         Flavor::Postgres | Flavor::Citus => format!(" WITH ({FILLFACTOR}, {VACUUM})"),
         Flavor::Cockroach | Flavor::Yugabyte => String::new(),
     };
     let mut sql = String::new();
-    // A service that spreads rows by range needs hashed ids told apart from a rising time; ids are hashes already.
+    // A database that distributes rows by range needs hashed keys; ids are hashes already.
     if partitions > 0 && flavor == Flavor::Postgres {
         let _ = writeln!(sql, "CREATE TABLE {schema}.operations (\n{COLUMNS}\n) PARTITION BY HASH (id);");
         for part in 0..partitions {
@@ -93,7 +93,7 @@ fn first(flavor: Flavor, partitions: u32, schema: &str) -> String {
         let _ = writeln!(sql, "CREATE TABLE {schema}.operations (\n{COLUMNS}\n){tuned};");
     }
     let hashed = match flavor {
-        // Rising times would make one range hot.
+        // Ascending times would make one range hot.
         Flavor::Cockroach => " USING HASH",
         Flavor::Postgres | Flavor::Citus | Flavor::Yugabyte => "",
     };

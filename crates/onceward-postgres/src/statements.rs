@@ -1,39 +1,39 @@
-//! The statements that carry swaps, loads and forgets: each over arrays, each a transaction of its own.
+//! The statements for swaps, loads, forgets and scans: each works on arrays, and each is its own transaction.
 //!
-//! A statement sees the table as it was when it began, so two things can happen to a loser. The row that it lost to may
-//! have been committed a moment later, and is then not seen at all; or it is seen as it was before. Both are told from a
-//! conflict by the version, and read again by a statement of their own (`batch.rs`).
+//! A statement sees the table as it was when it began, so a swap that loses may not see the winner's row: it may have been
+//! committed later, and be missing or appear in its earlier version. The version shows both cases, and `batch.rs` reads the
+//! row again.
 
 use tokio_postgres::types::Type;
 
 use crate::url::Flavor;
 
-/// A statement, and the types of what goes into it: given, so that nobody has to ask the server for them.
+/// A statement and the types of its parameters, which are given so that the server need not be asked.
 pub(crate) struct Sql {
     pub text: String,
     pub types: Vec<Type>,
-    /// Where a connection keeps it prepared.
+    /// The index of the prepared statement in a connection.
     pub slot: usize,
 }
 
-/// How many different statements there are.
+/// The number of statements.
 pub(crate) const SLOTS: usize = 16;
 
 pub(crate) struct Statements {
-    /// Writes what nobody has written yet.
+    /// Inserts records that are absent.
     pub claim: Sql,
-    /// Writes what is still at its version.
+    /// Updates records that still have the expected version.
     pub update: Sql,
-    /// Where one statement may not write two tables: notes what will be due, before it is written.
+    /// For databases in which one statement may not write two tables: inserts into `due` before the swap.
     pub note: Option<Sql>,
     pub load: Sql,
-    /// A commit that writes nothing but the log, and so waits for the standbys to have all of it.
+    /// A transaction that writes only to the write-ahead log, so that its commit waits until the standbys have all of it.
     pub confirm: Option<Sql>,
     pub forget: Sql,
     pub lists: Lists,
 }
 
-/// What lists are made of; `listing.rs` and `leases.rs` say how.
+/// The statements for scans; see `listing.rs` and `leases.rs`.
 pub(crate) struct Lists {
     pub due: Sql,
     pub young_by_lease: Sql,
@@ -67,19 +67,19 @@ const COLUMNS: [(&str, Type); 16] = [
     ("record", Type::BYTEA_ARRAY),
 ];
 
-/// The time, which is the nineteenth parameter where a test gives it, and else the server's.
+/// The time: the nineteenth parameter, which tests set, or the server's clock.
 const NOW: &str = "coalesce($19, now())";
 
-/// A claim that is not noted as due is found by its age until it is this old (`leases.rs`), so one that arrives later than
-/// this after it was made is noted.
+/// A claim without an entry in `due` is found by its age while it is young (`leases.rs`), so a claim that arrives later than
+/// this gets an entry.
 const RECENT: &str = "interval '5 seconds'";
 
-/// Claims younger than this are found by their age. A statement that began with a recent claim is over by then
-/// ([`Options::statement_timeout`](crate::Options::statement_timeout)), so none is passed over.
+/// Claims younger than this are found by their age. A statement that began with a recent claim has ended by then
+/// ([`Options::statement_timeout`](crate::Options::statement_timeout)), so no claim is missed.
 const YOUNG: &str = "interval '20 seconds'";
 
-/// Microseconds and ten random bits: a version does not come back to an id that was forgotten, without a counter that
-/// would have to outlive it.
+/// Microseconds and ten random bits: a version is never given to an id again after it was forgotten, without a counter that
+/// would have to outlive the record.
 const FIRST_VERSION: &str =
     "((extract(epoch FROM clock_timestamp()) * 1000000)::bigint << 10) | (random() * 1023)::bigint";
 
@@ -93,7 +93,7 @@ impl Statements {
         let sql = |slot, text, types: &[Type]| Sql { text, types: types.to_vec(), slot };
         let ids = [Type::UUID_ARRAY, Type::TIMESTAMPTZ];
         let pairs = [Type::UUID_ARRAY, Type::INT8_ARRAY];
-        // Citus does not let one statement write two distributed tables.
+        // In Citus one statement may not write two distributed tables.
         let (claim, update, note, forget) = match flavor {
             Flavor::Postgres | Flavor::Cockroach | Flavor::Yugabyte => {
                 (text.claim_together(), text.update_together(), None, text.forget_together())
@@ -112,7 +112,7 @@ impl Statements {
                     let text = "SELECT pg_catalog.pg_logical_emit_message(true, 'onceward', '')";
                     Some(sql(15, text.to_owned(), &[]))
                 }
-                // They acknowledge nothing that is not replicated, or have no such function.
+                // They acknowledge only replicated writes, or have no such function.
                 Flavor::Citus | Flavor::Cockroach | Flavor::Yugabyte => None,
             },
             forget: sql(4, forget, &pairs),
@@ -151,7 +151,7 @@ impl Texts<'_> {
         )
     }
 
-    /// What will be due and is not found by its age.
+    /// Inserts records into `due` that are not found by their age.
     fn insert_due(&self, from: &str) -> String {
         let schema = self.schema;
         format!(
@@ -166,7 +166,7 @@ impl Texts<'_> {
         )
     }
 
-    /// One statement: what was written, and what stands where it was not.
+    /// One statement that returns the versions that were written, and the records of conflicts.
     fn together(&self, write: &str) -> String {
         let schema = self.schema;
         format!(
@@ -192,7 +192,7 @@ impl Texts<'_> {
         self.together(&self.replace("input"))
     }
 
-    /// What is written; the rest is read by another statement.
+    /// Returns only what was written; conflicts are read by another statement.
     fn claim_apart(&self) -> String {
         format!(
             "{} RETURNING o.id, true AS applied, o.version, NULL::bytea AS record, {NOW} AS now",
@@ -207,13 +207,13 @@ impl Texts<'_> {
         )
     }
 
-    /// Written before the swap, which may then lose. So it may only make a look earlier, never later: whoever looks too
-    /// early puts the time right.
+    /// Runs before the swap, which may then lose. So it may only make an entry earlier, never later: a list that finds an
+    /// entry too early corrects it.
     fn note_apart(&self) -> String {
         format!("{}least(d.at, excluded.at)", self.insert_due(&self.input()))
     }
 
-    /// At least one row, for the time.
+    /// Returns at least one row, for the time.
     fn load(&self) -> String {
         format!(
             "SELECT o.id, o.version, o.record, clock.now FROM (SELECT coalesce($2, now()) AS now) AS clock
@@ -248,7 +248,7 @@ impl Lists {
             (Type::TIMESTAMPTZ, Type::UUID, Type::TEXT, Type::UUID_ARRAY, Type::INT8);
         let head = "o.id, o.state, o.created_at, o.lease_until, o.reconcile_at, o.expires_at, octet_length(o.record)";
         Self {
-            // Kind, until, after (at, id), at most.
+            // Kind, until, after (at, id), limit.
             due: sql(
                 5,
                 format!(
@@ -259,7 +259,7 @@ impl Lists {
                 ),
                 &[text.clone(), at.clone(), at.clone(), id.clone(), count.clone()],
             ),
-            // From the mark on, until, after (lease, id), at most.
+            // From the watermark on, until, after (lease, id), limit.
             young_by_lease: sql(
                 6,
                 format!(
@@ -272,7 +272,7 @@ impl Lists {
                 ),
                 &[at.clone(), at.clone(), at.clone(), id.clone(), count.clone()],
             ),
-            // From the mark on, after (created, id), at most.
+            // From the watermark on, after (created, id), limit.
             young: sql(
                 7,
                 format!(
@@ -283,7 +283,7 @@ impl Lists {
                 ),
                 &[at.clone(), at.clone(), id.clone(), count.clone()],
             ),
-            // After (created, id), before, at most.
+            // After (created, id), before, limit.
             all: sql(
                 8,
                 format!(
@@ -300,8 +300,7 @@ impl Lists {
                 ),
                 std::slice::from_ref(&many),
             ),
-            // The time, where claims stop being found by their age, up to where that may move, and how far a bounded
-            // step gets.
+            // The time, the watermark, the time to which it may move, and how far one step gets.
             watermark: sql(
                 10,
                 format!(
@@ -329,7 +328,8 @@ impl Lists {
                 format!("UPDATE {schema}.watermark SET upto = $2 WHERE upto = $1"),
                 &[at.clone(), at],
             ),
-            // Ids, what is noted for them, kind and state: forgets what is no longer so, unless it was noted anew.
+            // Ids, their entries in `due`, kind and state: deletes entries whose record has another state, unless the entry
+            // was replaced.
             remove_due: sql(
                 13,
                 format!(
@@ -339,7 +339,8 @@ impl Lists {
                 ),
                 &[many.clone(), Type::TIMESTAMPTZ_ARRAY, text.clone(), text],
             ),
-            // Ids, and what is noted for them: notes what stands in the table, where nothing else was noted meanwhile.
+            // Ids and their entries in `due`: replaces them by the rows' current times, unless the entry was replaced
+            // meanwhile.
             correct_due: sql(
                 14,
                 format!(

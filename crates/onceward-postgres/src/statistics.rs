@@ -1,4 +1,4 @@
-//! What a store counts about itself.
+//! Counters for metrics.
 
 use onceward::store::driver::Counter;
 
@@ -15,9 +15,9 @@ pub struct Statistics {
     pub loads: u64,
     /// The most swaps that one statement answered.
     pub largest_batch: u64,
-    /// Conflicts whose record the statement could not see yet, and which were read again.
+    /// Conflicts whose record the statement could not see, and which were read by another statement.
     pub looked_again: u64,
-    /// Statements that the server gave up for a deadlock or a serialization failure, and which were sent again.
+    /// Statements that the server aborted because of a deadlock or a serialization failure, and which were sent again.
     pub retries: u64,
     /// Swaps and forgets whose answer was lost.
     pub ambiguous: u64,

@@ -1,9 +1,9 @@
-//! Which minutes of claims have nothing to expire yet.
+//! Minutes of claims in which nothing expires for now.
 //!
-//! Expiry is found by the time of the claim, so without this every sweep would look at every live row. A minute that was
-//! looked through is left alone until the first of its records expires. What this process writes there is noted; what others
-//! write is found by looking again after a while. A sweep that comes late is no error: a claim past an expiry decides by
-//! itself.
+//! Expired records are found by the time of their claim, so without this cache every sweep would read every live row. A
+//! minute that was swept is skipped until the first of its records expires. Writes of this process update that time; writes
+//! of other processes are found by sweeping the minute again after a while. A late sweep is no error: a claim of an expired
+//! key is decided by the record's expiry.
 
 use std::collections::BTreeMap;
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -11,24 +11,24 @@ use std::time::Duration;
 
 use onceward::Timestamp;
 
-/// Other gateways settle operations, too, and operators let them expire: so often a minute is looked at again.
+/// Other gateways settle operations and operators expire them, so a minute is swept again after this time.
 const AGAIN_AFTER: Duration = Duration::from_secs(15 * 60);
-/// Two months' worth of minutes. A longer retention only costs looks.
+/// About two months of minutes. A longer retention only costs extra reads.
 const MINUTES_MAX: usize = 100_000;
-/// In microseconds, a power of two: about a minute.
+/// The length of a minute, as a power of two in microseconds: 67 s.
 const MINUTE_BITS: u32 = 26;
 
-/// The minute that a time is in.
+/// The minute of a time.
 pub(crate) fn minute(at: Timestamp) -> u64 {
     at.as_micros() >> MINUTE_BITS
 }
 
-/// When a minute begins.
+/// The beginning of a minute.
 pub(crate) fn start_of(minute: u64) -> Timestamp {
     Timestamp::from_micros(minute << MINUTE_BITS)
 }
 
-/// What is known about minutes.
+/// The swept minutes.
 #[derive(Default)]
 pub(crate) struct SweptMinutes {
     state: Mutex<State>,
@@ -36,19 +36,19 @@ pub(crate) struct SweptMinutes {
 
 #[derive(Default)]
 struct State {
-    /// From the first minute of a stretch to the one after it, and until when nothing in it expires.
+    /// Ranges: the first minute, the minute after the last, and the time until which nothing in the range expires.
     stretches: BTreeMap<u64, (u64, Timestamp)>,
-    /// The crowded minute that is being looked through, and the first expiry seen in it.
+    /// The crowded minute that is being swept, and the first expiry that was seen in it.
     crowd: Option<(u64, Timestamp)>,
 }
 
 impl SweptMinutes {
-    // A panic while the lock is held cannot leave this half changed: nothing in this file panics in between.
+    // No code in this file panics while the lock is held, so a poisoned lock guards a consistent state.
     fn state(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The first minute from this one on that has to be looked at.
+    /// The first minute, from this one on, that must be swept.
     pub(crate) fn first_unswept(&self, mut minute: u64, now: Timestamp) -> u64 {
         let state = self.state();
         while let Some((_, (end, until))) = state.stretches.range(..=minute).next_back()
@@ -60,9 +60,9 @@ impl SweptMinutes {
         minute
     }
 
-    /// Notes that these minutes were looked through, and when the first record in them expires.
+    /// Marks minutes as swept, with the first expiry in them.
     pub(crate) fn mark_swept(&self, minutes: std::ops::Range<u64>, first_expiry: Timestamp, now: Timestamp) {
-        // Claims still come into the present one, and a little later.
+        // New claims are still added to the current minute, and slightly later.
         if minutes.end >= minute(now) {
             return;
         }
@@ -70,7 +70,7 @@ impl SweptMinutes {
         if state.stretches.len() >= MINUTES_MAX {
             state.stretches.clear();
         }
-        // Stretches never overlap: whoever wakes a minute must find the one that keeps it asleep.
+        // Ranges never overlap, so that an expiry updates the only range of its minute.
         if let Some((_, (end, _))) = state.stretches.range_mut(..minutes.start).next_back() {
             *end = (*end).min(minutes.start);
         }
@@ -81,12 +81,12 @@ impl SweptMinutes {
         state.stretches.insert(minutes.start, (minutes.end, first_expiry.min(now.after(AGAIN_AFTER))));
     }
 
-    /// Notes that a crowded minute is looked at from its beginning.
+    /// Begins a crowded minute.
     pub(crate) fn begin_crowd(&self, minute: u64) {
         self.state().crowd = Some((minute, Timestamp::NEVER));
     }
 
-    /// Notes an expiry in a crowded minute.
+    /// Records an expiry in a crowded minute.
     pub(crate) fn note_expiry_in_crowd(&self, minute: u64, expiry: Timestamp) {
         if let Some((open, first)) = &mut self.state().crowd
             && *open == minute
@@ -95,7 +95,7 @@ impl SweptMinutes {
         }
     }
 
-    /// Notes that a crowded minute was looked through to its end.
+    /// Marks a crowded minute as swept, if it was swept from its beginning.
     pub(crate) fn end_crowd(&self, minute: u64, now: Timestamp) {
         let closed = self.state().crowd.take_if(|(open, _)| *open == minute);
         if let Some((_, first)) = closed {
@@ -103,7 +103,7 @@ impl SweptMinutes {
         }
     }
 
-    /// Notes that something in a minute now expires then.
+    /// Records that a record in this minute now expires at this time.
     pub(crate) fn note_expiry(&self, created_at: Timestamp, expiry: Timestamp) {
         let minute = minute(created_at);
         if let Some((_, (end, until))) = self.state().stretches.range_mut(..=minute).next_back()

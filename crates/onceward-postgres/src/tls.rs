@@ -1,4 +1,4 @@
-//! Encryption, and whose certificate is trusted.
+//! TLS, and which certificates are trusted.
 
 use std::sync::Arc;
 
@@ -12,7 +12,7 @@ use tokio_postgres_rustls::MakeRustlsConnect;
 use crate::url::Tls;
 use crate::{OpenError, PostgresUrl};
 
-/// What makes connections encrypted, as the URL asks for.
+/// The TLS connector that the URL asks for.
 pub(crate) fn connector(url: &PostgresUrl) -> Result<MakeRustlsConnect, OpenError> {
     let provider = Arc::new(ring::default_provider());
     let builder = ClientConfig::builder_with_provider(provider.clone())
@@ -54,8 +54,8 @@ fn roots(certificates: Vec<CertificateDer<'static>>, name: &str) -> Result<RootC
     Ok(roots)
 }
 
-/// Asks nobody who they are: `sslmode=prefer` and `require` hide the traffic from whoever listens, and no more, as they do
-/// in every PostgreSQL client.
+/// Accepts any certificate: `sslmode=prefer` and `require` protect against eavesdropping only, as in every PostgreSQL
+/// client.
 #[derive(Debug)]
 struct AcceptAnyCertificate(Arc<CryptoProvider>);
 

@@ -1,8 +1,8 @@
 //! Writes whose answer was lost.
 //!
-//! Such a write may stand on the primary alone: a backend that is ended while it waits for a synchronous standby has
-//! committed already, and everybody sees its row. Whoever finds it and goes to work would do it a second time after a
-//! failover. So it is remembered here, and before it is looked for, the standbys are waited for.
+//! Such a write may exist on the primary alone: a backend that is terminated while it waits for a synchronous standby has
+//! already committed, and its row is visible. An engine that finds the row and executes could execute again after a
+//! failover. So these ids are remembered, and before one is read, the store waits until the standbys have the write.
 
 use std::collections::HashSet;
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -11,22 +11,22 @@ use onceward::RecordId;
 
 use crate::values::Id;
 
-/// Beyond this many every record is doubted, which costs a commit for each load and nothing else.
+/// Beyond this many, every id counts as unconfirmed, which costs a commit for each load.
 const REMEMBERED_MAX: usize = 65_536;
 
-/// The ids of lost writes that have not been looked for yet.
+/// The ids of lost writes that have not been confirmed.
 #[derive(Default)]
 pub(crate) struct UnconfirmedWrites(Mutex<LostIds>);
 
 #[derive(Default)]
 struct LostIds {
     ids: HashSet<RecordId>,
-    /// There were too many to be remembered.
+    /// There were too many ids to remember.
     all: bool,
 }
 
 impl UnconfirmedWrites {
-    // A panic while the lock is held cannot leave half an id.
+    // A panic while the lock is held cannot leave a partial id.
     fn lost_ids(&self) -> MutexGuard<'_, LostIds> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -42,7 +42,7 @@ impl UnconfirmedWrites {
         }
     }
 
-    /// Which of these are in doubt, if any is.
+    /// The unconfirmed ids among these, if there are any.
     pub(crate) fn among(&self, ids: &[Id]) -> Option<Vec<RecordId>> {
         let lost_ids = self.lost_ids();
         if lost_ids.ids.is_empty() && !lost_ids.all {

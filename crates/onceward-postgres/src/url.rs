@@ -1,4 +1,4 @@
-//! Where the database is: an ordinary PostgreSQL URL, with a few words of our own.
+//! The database's URL: an ordinary PostgreSQL URL with some parameters of Onceward's own.
 
 use std::fmt;
 use std::path::PathBuf;
@@ -9,10 +9,10 @@ use crate::Batching;
 use percent_encoding::percent_decode_str;
 use tokio_postgres::config::{Host, SslMode, TargetSessionAttrs};
 
-/// Which engine speaks PostgreSQL's protocol there. They differ in how tables are made, and in what one statement may do.
+/// Which database speaks PostgreSQL's protocol. They differ in their DDL, and in what one statement may do.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Flavor {
-    /// PostgreSQL itself, and services that are PostgreSQL.
+    /// PostgreSQL, and hosted PostgreSQL.
     #[default]
     Postgres,
     /// Citus: tables are distributed by id.
@@ -29,22 +29,21 @@ pub enum Prepared {
     /// Once for each connection: the server plans them once.
     #[default]
     On,
-    /// Never: for PgBouncer below 1.21 in transaction mode, which hands every statement to another connection.
+    /// Never: for PgBouncer below 1.21 in transaction mode, which may send each statement over another connection.
     Off,
 }
 
-/// How much the network is trusted.
+/// Whether connections are encrypted, and whether the server's certificate is checked.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Tls {
     /// Plain text.
     Disable,
-    /// Encrypted where the server can, and nobody's certificate is looked at.
+    /// Encrypted if the server supports it. The certificate is not checked.
     #[default]
     Prefer,
-    /// Encrypted. The certificate is looked at only where `sslrootcert` says by whom it must be signed; then it is as
-    /// `verify-full`.
+    /// Encrypted. The certificate is checked only with `sslrootcert`; it is then checked as by `verify-full`.
     Require,
-    /// Encrypted, by a server whose certificate is trusted and names the host.
+    /// Encrypted. The certificate must be trusted, and name the host.
     VerifyFull,
 }
 
@@ -71,7 +70,7 @@ pub struct PostgresUrl {
     shown: String,
 }
 
-/// A URL that names no database that can be used.
+/// A URL that cannot be used.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("the store's URL {url} {problem}")]
 pub struct UrlError {
@@ -79,17 +78,17 @@ pub struct UrlError {
     problem: String,
 }
 
-/// More connections than this from one process make smaller batches, and nothing faster.
+/// More connections from one process make smaller batches, and nothing faster.
 const POOL_MAX: usize = 64;
-/// Few enough that a statement over all of them is still planned quickly.
+/// Few enough that a statement over all of them is planned quickly.
 const PARTITIONS_MAX: u32 = 256;
-/// One batch is in flight while the next one fills. More connections make the batches smaller and the commits more: with 64
-/// requests at once on two cores, four of them sent 0.24 statements for a new key and answered 3,754 a second; two sent
-/// 0.14 and answered 4,674; one sent 0.09 and answered 3,841.
+/// One batch is in flight while the next one fills. More connections make smaller batches and more commits: with 64
+/// concurrent requests on two cores, four connections sent 0.24 statements for each new key and answered 3,754 keys a
+/// second; two sent 0.14 and answered 4,674; one sent 0.09 and answered 3,841.
 const POOL_DEFAULT: usize = 2;
-/// Whoever waits for a claim has given up soon after.
+/// Callers of a claim give up soon after.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(3);
-/// PostgreSQL cuts longer names, and then they are other names.
+/// PostgreSQL truncates longer names, which then collide.
 const NAME_BYTES_MAX: usize = 63;
 
 const OWN_PARAMETERS: &str = "flavor, prepared, schema, pool, batching, partitions, sslmode, sslrootcert, application_name, \
@@ -97,7 +96,7 @@ const OWN_PARAMETERS: &str = "flavor, prepared, schema, pool, batching, partitio
      channel_binding and sslnegotiation";
 
 impl UrlError {
-    /// What is wrong, to follow whatever names the URL.
+    /// What is wrong, as a phrase that follows the name of the setting.
     pub fn problem(&self) -> &str {
         &self.problem
     }
@@ -140,10 +139,10 @@ impl PostgresUrl {
             plain.push('?');
             plain.push_str(&passed_on.join("&"));
         }
-        // The library's own words may repeat a part of the URL, and a password is a part of it.
+        // The library's error may repeat a part of the URL, and with it the password.
         url.config = plain.parse().map_err(|_| {
             refused(format!(
-                "cannot be read: write postgres://user:password@host:5432/database, percent-encode what is special in \
+                "cannot be read: write postgres://user:password@host:5432/database, percent-encode special characters in \
                  user and password, and use only the parameters {OWN_PARAMETERS}"
             ))
         })?;
@@ -151,7 +150,7 @@ impl PostgresUrl {
         Ok(url)
     }
 
-    /// Takes a parameter that is ours.
+    /// Applies a parameter of Onceward's own.
     fn own(&mut self, name: &str, value: &str) -> Result<Parameter, String> {
         match name {
             "flavor" => {
@@ -192,7 +191,7 @@ impl PostgresUrl {
         Ok(Parameter::Own)
     }
 
-    /// What is chosen where nothing was said, and what cannot be together.
+    /// Applies defaults, and refuses combinations that do not work.
     fn complete(&mut self) -> Result<(), String> {
         if self.config.get_hosts().is_empty() && self.config.get_hostaddrs().is_empty() {
             return Err("names no host: write postgres://user@host/database".to_owned());
@@ -203,7 +202,7 @@ impl PostgresUrl {
                 "asks for sslmode=verify-full over a unix socket, which has no TLS: use a host".to_owned()
             );
         }
-        // A standby answers reads, too, and what it has not heard of yet would be taken for absent.
+        // A standby answers reads too, and may not have received a record yet, which would then look absent.
         self.config.target_session_attrs(TargetSessionAttrs::ReadWrite);
         self.config.ssl_mode(match self.tls {
             Tls::Disable => SslMode::Disable,
@@ -219,7 +218,7 @@ impl PostgresUrl {
         Ok(())
     }
 
-    /// How many connections carry swaps and loads. Lists have one more.
+    /// How many connections carry swaps and loads. Scans have one more.
     pub fn pool(&self) -> usize {
         self.pool
     }
@@ -229,12 +228,12 @@ impl PostgresUrl {
         self.batching
     }
 
-    /// The engine.
+    /// The database.
     pub fn flavor(&self) -> Flavor {
         self.flavor
     }
 
-    /// Into how many hash partitions the migrator divides the table; none where it is 0.
+    /// Into how many hash partitions the migration divides the table; 0 for none.
     pub fn partitions(&self) -> u32 {
         self.partitions
     }
@@ -274,7 +273,7 @@ fn number<T: FromStr + PartialOrd + fmt::Display>(
     }
 }
 
-/// The name goes into statements as it is, so it must need no quotes.
+/// The name is part of statements, so it must not need quotes.
 pub(crate) fn schema_name(value: &str) -> Result<String, String> {
     let plain = value.bytes().all(|byte| byte.is_ascii_lowercase() || byte.is_ascii_digit() || byte == b'_');
     let begins = value.bytes().next().is_some_and(|byte| byte.is_ascii_lowercase() || byte == b'_');
@@ -287,13 +286,13 @@ pub(crate) fn schema_name(value: &str) -> Result<String, String> {
     ))
 }
 
-/// The URL without its password, wherever that stands.
+/// The URL without its password, wherever it stands.
 fn redacted(text: &str) -> String {
     let (address, query) =
         text.split_once('?').map_or((text, None), |(address, query)| (address, Some(query)));
     let mut shown = match address.split_once("://") {
         Some((scheme, rest)) => {
-            // The last `@`, because a password that was not encoded may hold one.
+            // The last `@`, because an unencoded password may contain one.
             match rest.rsplit_once('@') {
                 Some((who, place)) => match who.split_once(':') {
                     Some((user, _)) => format!("{scheme}://{user}:…@{place}"),
@@ -302,7 +301,7 @@ fn redacted(text: &str) -> String {
                 None => address.to_owned(),
             }
         }
-        // Whatever this is, it may be a secret.
+        // Unknown text may contain a secret.
         None => "…".to_owned(),
     };
     if let Some(query) = query {

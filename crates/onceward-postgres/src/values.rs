@@ -1,4 +1,4 @@
-//! Ids and times as PostgreSQL sends and takes them.
+//! Converts ids, times and versions to PostgreSQL's types.
 
 use std::error::Error;
 
@@ -7,10 +7,10 @@ use onceward::store::Version;
 use onceward::{RecordId, Timestamp};
 use tokio_postgres::types::{FromSql, IsNull, ToSql, Type, accepts, to_sql_checked};
 
-/// PostgreSQL counts its microseconds from the year 2000.
+/// PostgreSQL counts microseconds from the year 2000.
 const MICROS_TO_2000: i64 = 946_684_800_000_000;
 
-/// An id, in a `uuid` column: sixteen bytes and an order, which is all that is needed of it.
+/// An id, in a `uuid` column: sixteen bytes with an order.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(crate) struct Id(pub RecordId);
 
@@ -32,14 +32,14 @@ impl<'a> FromSql<'a> for Id {
     accepts!(UUID);
 }
 
-/// A time, in a `timestamptz` column. Every [`Timestamp`] fits, the last one included.
+/// A time, in a `timestamptz` column. Every [`Timestamp`] fits, including the last one.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct At(pub Timestamp);
 
 impl ToSql for At {
     fn to_sql(&self, _: &Type, out: &mut BytesMut) -> Result<IsNull, Box<dyn Error + Sync + Send>> {
         out.put_i64(match i64::try_from(self.0.as_micros()) {
-            // PostgreSQL's `infinity`, which people read more easily.
+            // PostgreSQL's `infinity`, which is easier to read.
             Ok(i64::MAX) | Err(_) => i64::MAX,
             Ok(micros) => micros - MICROS_TO_2000,
         });
@@ -52,7 +52,7 @@ impl ToSql for At {
 
 impl<'a> FromSql<'a> for At {
     fn from_sql(_: &Type, raw: &'a [u8]) -> Result<Self, Box<dyn Error + Sync + Send>> {
-        // `infinity` is the largest number, and becomes the last time there is.
+        // `infinity` is the largest number, and becomes the last time.
         let micros = i64::from_be_bytes(raw.try_into()?).saturating_add(MICROS_TO_2000);
         Ok(Self(Timestamp::from_micros(u64::try_from(micros).unwrap_or(0))))
     }
@@ -60,20 +60,20 @@ impl<'a> FromSql<'a> for At {
     accepts!(TIMESTAMPTZ);
 }
 
-/// A version as the column holds it. No row has version 0, so what does not fit matches nothing.
+/// A version as its column holds it. No row has version 0, so a number that does not fit matches no row.
 pub(crate) fn column(version: Version) -> i64 {
     i64::try_from(version.as_number()).unwrap_or(0)
 }
 
-/// A version as the store gave it. A negative one can only come from another program's hand.
+/// A version as the store gave it. A negative number was written by another program.
 pub(crate) fn version(column: i64) -> Version {
     Version::from_number(column.unsigned_abs())
 }
 
-/// Columns are for people to read and search by. What is longer than this is no name, and stays in the record.
+/// The readable columns are for people. A longer text is complete only in the record.
 const READABLE_BYTES_MAX: usize = 1_000;
 
-/// A text as a column can hold it: without the one character that PostgreSQL cannot store.
+/// A text as a column can hold it: truncated, and without null characters, which PostgreSQL cannot store.
 pub(crate) fn readable(text: &str) -> String {
     let mut end = text.len().min(READABLE_BYTES_MAX);
     while !text.is_char_boundary(end) {

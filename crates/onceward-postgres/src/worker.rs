@@ -1,4 +1,4 @@
-//! One connection and the task that works with it.
+//! A worker: a task that owns one connection.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -16,10 +16,10 @@ use crate::swept_minutes::SweptMinutes;
 use crate::unconfirmed::UnconfirmedWrites;
 use crate::values::At;
 
-/// A server that has no connection left for us is not asked for one more often than this while others work.
+/// The pause before another attempt to connect, while other workers are connected: the server may have no connection left.
 const PAUSE: Duration = Duration::from_millis(500);
 
-/// What all tasks of a store have in common.
+/// What all workers of a store share.
 pub(crate) struct WorkerContext {
     pub dialer: Dialer,
     pub statements: Statements,
@@ -28,28 +28,29 @@ pub(crate) struct WorkerContext {
     pub clock: Option<Arc<dyn Clock>>,
     pub swept: SweptMinutes,
     pub unconfirmed: UnconfirmedWrites,
-    /// How many of the tasks that take from the queue have a connection.
+    /// The number of connected workers that take batches.
     pub connected: AtomicUsize,
-    /// How many tasks take from the queue.
+    /// The number of workers that take batches.
     pub workers: AtomicUsize,
 }
 
-/// What a task is for.
+/// What a worker does.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Role {
-    /// It takes from the queue.
+    /// It takes batches from the queue.
     Batches,
-    /// It lists.
+    /// It serves scans.
     Lists,
 }
 
-/// A task's connection, if it has one.
+/// A worker and its connection, if it has one.
 pub(crate) struct Worker {
     context: Arc<WorkerContext>,
     role: Role,
     connection: Option<CountedConnection>,
 }
 
+/// A connection that counts in [`WorkerContext::connected`] while it exists.
 struct CountedConnection {
     connection: Connection,
     role: Role,
@@ -81,12 +82,12 @@ impl Worker {
         &self.context.counters
     }
 
-    /// The time that statements are given, where a test gives it.
+    /// The time of the test's clock, if there is one.
     pub(crate) fn now(&self) -> Option<At> {
         self.context.clock.as_ref().map(|clock| At(clock.now()))
     }
 
-    /// The connection, made anew if it was lost.
+    /// The connection, which is made again if it was lost.
     pub(crate) async fn connection(&mut self) -> Result<&mut Connection, StatementError> {
         self.connection.take_if(|connected| !connected.connection.is_usable());
         let connected = match self.connection.take() {
@@ -102,14 +103,14 @@ impl Worker {
         Ok(&mut self.connection.insert(connected).connection)
     }
 
-    /// Takes batches until the queue is closed and empty.
+    /// Carries out batches until the queue is closed and empty.
     pub(crate) async fn run(mut self) {
         let _ended = OnWorkerEnd(self.context.clone());
         while let Some(work) = self.context.clone().queue.take().await {
             let connected = self.connection().await.map(drop);
             match connected {
                 Ok(()) => self.carry_out(work).await,
-                // Nothing was sent. Where another task has a connection, it does this too.
+                // Nothing was sent. A worker that is connected takes the batch instead.
                 Err(_) if self.context.connected.load(Ordering::Relaxed) > 0 => {
                     self.context.queue.give_back(work);
                     sleep(PAUSE).await;
@@ -120,7 +121,7 @@ impl Worker {
     }
 }
 
-/// Tells those who wait when the last task has ended, by a panic too: nobody may wait for a task that is gone.
+/// Abandons the queue when the last worker has ended, also by a panic, so that no caller waits for ever.
 pub(crate) struct OnWorkerEnd(pub Arc<WorkerContext>);
 
 impl Drop for OnWorkerEnd {

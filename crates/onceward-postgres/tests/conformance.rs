@@ -1,4 +1,4 @@
-//! What every store must do, of a PostgreSQL store in each way that it can be used.
+//! The conformance suite, for each way to use a PostgreSQL store.
 
 #![allow(clippy::unwrap_used, reason = "a panic is how a test reports")]
 
@@ -60,7 +60,7 @@ mod partitioned {
     onceward_testkit::conformance!(partitioned, with damage);
 }
 
-/// The statements for engines that let one statement write one table only, on ordinary tables.
+/// The statements for databases in which one statement writes one table only, on ordinary tables.
 mod apart {
     use super::*;
 

@@ -1,4 +1,4 @@
-//! Networks that are cut, backends that are ended and servers that are killed: nothing twice, nothing acknowledged lost.
+//! Cut networks, terminated backends and killed servers: nothing happens twice, and nothing acknowledged is lost.
 
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a panic is how a test reports")]
 
@@ -24,7 +24,7 @@ async fn behind_a_wire() -> (PostgresStore, Wire) {
     behind_a_wire_for(Duration::from_secs(2)).await
 }
 
-/// The same, for a store that waits so long for an answer.
+/// The same, for a store with this answer timeout.
 async fn behind_a_wire_for(answer_timeout: Duration) -> (PostgresStore, Wire) {
     let wire = Wire::to(port()).await;
     let text = format!(
@@ -51,7 +51,7 @@ async fn a_swap_whose_connection_is_cut_is_ambiguous_and_a_later_look_tells_what
     for (n, cut) in (1..).zip(CUTS) {
         let (claimed, completed) = (sample::id(2 * n), sample::id(2 * n + 1));
         let version = put(&store, completed, None, sample::record("k")).await;
-        // Claims carry the key, loads do not.
+        // Claims contain the key, loads do not.
         wire.arm("needle", cut);
         let answer = store.swap(claimed, None, sample::record("needle")).await;
         assert!(matches!(answer, Err(StoreError::Ambiguous { .. })), "{cut:?}: {answer:?}");
@@ -73,14 +73,14 @@ async fn a_swap_whose_connection_is_cut_is_ambiguous_and_a_later_look_tells_what
                 );
                 assert_eq!(update.record, next);
             }
-            // Whichever it is.
+            // Either is possible.
             Cut::Sent | Cut::Stall => {}
         }
     }
     assert_eq!(store.statistics().ambiguous, 2 * CUTS.len() as u64);
 }
 
-/// Whoever is told that nothing was written may go on without a store, beside the one that turns out to hold the key.
+/// A caller that learns that nothing was written may continue without a store, although the key may be held.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn claims_of_the_same_id_as_one_whose_answer_was_lost_are_ambiguous_too() {
     let (store, wire) = behind_a_wire().await;
@@ -91,7 +91,7 @@ async fn claims_of_the_same_id_as_one_whose_answer_was_lost_are_ambiguous_too() 
     });
     wire.made(1).await;
     wire.arm("needle", Cut::Before);
-    // Both wait before the only connection is free again.
+    // Both are queued before the only connection is free again.
     let claim = || store.swap(sample::id(2), None, sample::record("needle"));
     let (first, second, ()) = tokio::join!(claim(), claim(), async { wire.release() });
     assert!(matches!(first, Err(StoreError::Ambiguous { .. })), "{first:?}");
@@ -118,7 +118,7 @@ async fn what_is_not_even_sent_is_unavailable_and_never_ambiguous() {
     put(&store, sample::id(1), None, sample::record("k")).await;
     wire.refuse();
     wire.cut();
-    // The first may still have been sent on the connection that was cut.
+    // The first may have been sent over the connection that was cut.
     drop(store.swap(sample::id(2), None, sample::record("k")).await);
     let answer = store.swap(sample::id(3), None, sample::record("k")).await;
     assert!(matches!(answer, Err(StoreError::Unavailable { .. })), "{answer:?}");
@@ -161,7 +161,7 @@ async fn a_statement_that_waits_too_long_for_a_lock_is_given_up_by_the_server_an
     assert_eq!(store.load(sample::id(1)).await.unwrap().record, None);
 }
 
-/// Hands a call in, and leaves it waiting.
+/// Submits a call and leaves it pending.
 async fn submit<T>(call: &mut StoreFuture<'_, T>) {
     let pending = std::future::poll_fn(|context| Poll::Ready(call.as_mut().poll(context).is_pending())).await;
     assert!(pending, "it was answered although no connection is free");
@@ -177,7 +177,7 @@ async fn swaps_that_were_given_up_while_a_statement_stalled_are_never_sent_and_t
         async move { store.swap(sample::id(1), None, sample::record("busy")).await }
     });
     wire.made(1).await;
-    // All of these wait for the only connection: a claim alone, a claim and a renewal with another one behind, and a load.
+    // All of these wait for the only connection: a claim alone, a claim and a renewal with one follower each, and a load.
     let claim = |n: u64, text: &str| store.swap(sample::id(n), None, sample::record(text));
     let renew = |text: &str| store.swap(sample::id(9), Some(held), sample::record(text));
     let (mut alone, mut leader, mut follower) = (claim(2, "alone"), claim(3, "leader"), claim(3, "follower"));
@@ -213,7 +213,7 @@ async fn a_swap_that_was_given_up_while_its_batch_was_locked_out_leaves_its_plac
     assert_eq!(lock.query(&sql, &[]).await.unwrap().len(), 1);
     let released = put(&store, sample::id(2), None, sample::record("released")).await;
     let batches = store.statistics().batches;
-    // One statement for both ids. It waits for the lock until the server gives it up, and then each is sent alone.
+    // One statement for both ids. It waits for the lock until the server cancels it, and then each id is sent alone.
     let mut locked_out = store.swap(sample::id(1), Some(held), sample::record("locked out"));
     let mut leader = store.swap(sample::id(2), Some(released), sample::record("leader"));
     let mut follower = store.swap(sample::id(2), Some(released), sample::record("follower"));
@@ -240,7 +240,7 @@ async fn engine(store: PostgresStore) -> Engine {
     Engine::open(Arc::new(store), identity, EngineOptions::new().unwrap()).await.unwrap()
 }
 
-/// Work that counts how often it is done.
+/// Work that counts its executions.
 fn counted(
     ledger: &Arc<AtomicU64>,
 ) -> impl FnOnce(onceward::Operation) -> std::future::Ready<Outcome> + Send + use<> {
@@ -254,7 +254,7 @@ fn counted(
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn an_engine_whose_network_is_cut_at_any_step_executes_once_and_answers_from_the_record() {
     for cut in CUTS {
-        // The claim's statement has the state in it, and the completion's has the other; both have the key.
+        // The claim's statement contains one state, and the completion's another; both contain the key.
         for step in ["in_progress", "completed"] {
             let (store, wire) = behind_a_wire().await;
             let engine = engine(store).await;
@@ -302,7 +302,7 @@ async fn backends_that_are_ended_under_load_lose_nothing_that_was_acknowledged_a
             let seen = loop {
                 match store.load(id).await {
                     Ok(seen) => break seen,
-                    // The last backends that were ended are noticed by whoever comes next.
+                    // The next call notices the last terminated backends.
                     Err(StoreError::Unavailable { .. }) => {}
                     Err(error) => panic!("{error}"),
                 }
@@ -359,7 +359,7 @@ async fn a_synchronous_standby_that_is_promoted_between_claim_and_completion_has
     };
     let store = open(&PostgresUrl::parse(&at(primary.port())).unwrap(), Options::default()).await;
     let version = put(&store, sample::id(1), None, sample::record("k")).await;
-    // Reads of a standby are not believed: it may not have heard of the last claim.
+    // A standby must not be read: it may lack the last claim.
     let refused = PostgresStore::connect(
         &PostgresUrl::parse(&at(standby.server().port())).unwrap(),
         Options { migrate: Migrate::Expect, ..Options::default() },
@@ -387,24 +387,27 @@ async fn a_commit_that_is_no_longer_waiting_for_its_standby_is_ambiguous() {
         let store = store.clone();
         async move { store.swap(sample::id(2), None, sample::record("k")).await }
     });
-    // Somebody loses patience, and lets the backends go on without the standby.
+    // An operator cancels the wait for the standby.
     let cancel = "SELECT count(pg_cancel_backend(pid)) FROM pg_stat_activity WHERE wait_event = 'SyncRep'";
     while primary.sql("postgres", cancel) == "0" {}
     let answer = waiting.await.unwrap();
     assert!(matches!(answer, Err(StoreError::Ambiguous { .. })), "{answer:?}");
-    // Everybody can see the row, and it could still be lost: whoever looks for it waits for the standby too.
+    // The row is visible and could still be lost, so a load of it waits for the standby too.
     let looking = tokio::spawn({
         let store = store.clone();
         async move { store.load(sample::id(2)).await }
     });
-    // And so does whoever claims it and is shown the row instead.
+    // So does a claim that is answered with the row.
     let claiming = tokio::spawn({
         let store = store.clone();
         async move { store.swap(sample::id(2), None, sample::record("k")).await }
     });
     let waiting = "SELECT count(*) FROM pg_stat_activity WHERE wait_event = 'SyncRep'";
     while primary.sql("postgres", waiting) != "2" {
-        assert!(!looking.is_finished() && !claiming.is_finished(), "what only one machine has was believed");
+        assert!(
+            !looking.is_finished() && !claiming.is_finished(),
+            "a row that only one machine has was answered"
+        );
     }
     standby.restart();
     let seen = looking.await.unwrap().unwrap();

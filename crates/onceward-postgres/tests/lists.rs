@@ -1,4 +1,4 @@
-//! Lists that are long, and notes that are wrong.
+//! Long lists, and entries of `due` that are wrong.
 
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a panic is how a test reports")]
 
@@ -73,7 +73,7 @@ async fn a_crowded_minute_is_listed_once_and_so_are_the_quiet_ones_around_it() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn minutes_in_which_nothing_expires_are_not_looked_at_in_every_sweep() {
+async fn minutes_in_which_nothing_expires_are_not_read_in_every_sweep() {
     let (clock, options) = clocked();
     let store = open(&url("pool=1"), options).await;
     for n in 0..40 {
@@ -86,7 +86,7 @@ async fn minutes_in_which_nothing_expires_are_not_looked_at_in_every_sweep() {
     let cost = |before: u64| store.statistics().statements - before;
     let before = store.statistics().statements;
     assert_eq!(listed(&store, Which::Due(Due::Expired), 100).await, []);
-    assert!(cost(before) > 40, "each hour was looked at");
+    assert!(cost(before) > 40, "each hour was read");
     let before = store.statistics().statements;
     assert_eq!(listed(&store, Which::Due(Due::Expired), 100).await, []);
     assert!(cost(before) < 5, "and is left alone now: {}", cost(before));
@@ -95,7 +95,7 @@ async fn minutes_in_which_nothing_expires_are_not_looked_at_in_every_sweep() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn many_lapsed_leases_are_noted_in_steps_and_listed_once() {
+async fn many_lapsed_leases_become_due_in_steps_and_are_listed_once() {
     let (clock, options) = clocked();
     let url = url("");
     let store = open(&url, options).await;
@@ -107,7 +107,7 @@ async fn many_lapsed_leases_are_noted_in_steps_and_listed_once() {
     let all = listed(&store, Which::Due(Due::Leases), 17).await;
     assert_eq!(all.iter().collect::<BTreeSet<_>>().len(), 300);
     assert_eq!(all.len(), 300);
-    // What is settled later is cleared away by the next look.
+    // Entries of operations that were settled are deleted by the next list.
     for id in &all {
         let seen = store.load(*id).await.unwrap().record.unwrap();
         put(&store, *id, Some(seen.version), sample::in_state("k", sample::completed(Timestamp::NEVER)))
@@ -119,14 +119,14 @@ async fn many_lapsed_leases_are_noted_in_steps_and_listed_once() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_claim_that_was_committed_after_the_mark_had_passed_is_found_by_the_expiry_sweep() {
+async fn a_claim_that_was_committed_after_the_watermark_had_passed_is_found_by_the_expiry_sweep() {
     let (clock, options) = clocked();
     let url = url("");
     let store = open(&url, options).await;
     put(&store, sample::id(1), None, sample::in_state("k", sample::in_progress(sample::START))).await;
     put(&store, sample::id(2), None, sample::in_state("k", sample::unknown(sample::START, Letter::Live)))
         .await;
-    // As if it had become visible only now: the mark is past it, and nothing is noted.
+    // As if it had become visible only now: the watermark has passed it, and `due` has no entry.
     let pass = format!("UPDATE {0}.watermark SET upto = 'infinity'; DELETE FROM {0}.due", url.schema());
     observer().await.batch_execute(&pass).await.unwrap();
     clock.advance(DAY);

@@ -1,4 +1,4 @@
-//! Ways to the database: a pooler, TLS, and what `examine` says about each.
+//! Ways to the database: a pooler, TLS, and what `examine` reports about each.
 
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a panic is how a test reports")]
 
@@ -98,16 +98,16 @@ mod over_tls {
 async fn a_certificate_is_believed_only_for_its_host_and_from_its_authority() {
     let trust = format!("sslmode=verify-full&sslrootcert={}", encrypted().authority.display());
     migrate(&encrypted_url("localhost", &trust)).await.unwrap();
-    // It names another host.
+    // The certificate names another host.
     let refused = migrate(&encrypted_url("127.0.0.1", &trust)).await;
     assert!(matches!(refused, Err(OpenError::Unreachable { .. })), "{refused:?}");
-    // Nobody whom this machine trusts has signed it.
+    // No authority that this machine trusts has signed it.
     let refused = migrate(&encrypted_url("localhost", "sslmode=verify-full")).await;
     assert!(
         matches!(refused, Err(OpenError::Unreachable { .. } | OpenError::Certificate { .. })),
         "{refused:?}"
     );
-    // Nobody asks.
+    // The certificate is not checked.
     for mode in ["require", "prefer", "disable"] {
         migrate(&encrypted_url("127.0.0.1", &format!("sslmode={mode}"))).await.unwrap();
     }

@@ -1,4 +1,4 @@
-//! The schema: how it is made, what it must not have, and how it wears.
+//! The schema: how it is created, which indexes it must not have, and how its tables age.
 
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a panic is how a test reports")]
 
@@ -91,7 +91,7 @@ async fn no_index_mentions_what_a_completion_changes() {
 async fn completions_are_hot_updates_and_the_columns_are_there_to_be_read() {
     const CALLERS: u64 = 32;
     const EACH: u64 = 100;
-    /// What an API answers; with less of it there is always room.
+    /// The size of a typical answer; smaller ones always fit.
     const ANSWER_BYTES: usize = 500;
     let url = url("");
     let store = open(&url, Options::default()).await;
@@ -136,7 +136,7 @@ async fn completions_are_hot_updates_and_the_columns_are_there_to_be_read() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn an_ordinary_claim_and_its_completion_write_one_row_and_nothing_is_noted() {
+async fn an_ordinary_claim_and_its_completion_write_one_row_and_nothing_into_due() {
     let url = url("");
     let store = open(&url, Options::default()).await;
     let now = store.load(sample::id(0)).await.unwrap().now;
@@ -169,7 +169,7 @@ async fn the_claim_finds_rows_through_the_unique_index() {
         let observer = observer().await;
         let schema = url.schema();
         observer.batch_execute(&format!("ANALYZE {schema}.operations")).await.unwrap();
-        // The part of the claim, and of the completion, that has a choice.
+        // The part of the claim, and of the completion, for which the planner has a choice.
         let claim = format!(
             "EXPLAIN WITH input AS MATERIALIZED (SELECT * FROM unnest(ARRAY[gen_random_uuid()]) AS input (id))
              SELECT input.id, stored.version FROM input CROSS JOIN LATERAL (
@@ -221,7 +221,7 @@ async fn the_stores_own_statements_read_no_table_from_end_to_end() {
         }
     };
     let before = counted(0).await;
-    // Small batches: of five hundred rows out of three thousand the server rightly reads them all.
+    // Small batches: for five hundred rows out of three thousand the planner rightly reads the whole table.
     write(open(&url, Options { batch_limit: 8, ..Options::default() }).await, true).await;
     let after = counted(i64::try_from(ROWS).unwrap()).await;
     assert_eq!(after - before, 0, "claims, conflicts and completions went through the index");

@@ -1,4 +1,4 @@
-//! Batches: who travels together, who suffers for whom, and what losers are told.
+//! Batches: which swaps share a statement, which fail together, and what losers are answered.
 
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a panic is how a test reports")]
 
@@ -103,7 +103,7 @@ async fn a_thousand_swaps_of_one_version_have_one_winner_and_few_statements() {
 async fn of_two_claims_in_one_batch_one_wins_and_the_other_is_shown_it() {
     let store = open(&url("pool=1"), Options::default()).await;
     let id = sample::id(1);
-    // Both wait before the one connection is free, so they are in one batch.
+    // Both are queued before the only connection is free, so they are in one batch.
     let (first, second) = tokio::join!(
         store.swap(id, None, sample::record("first")),
         store.swap(id, None, sample::record("second"))
@@ -154,7 +154,7 @@ async fn lock<'a>(
 }
 
 #[tokio::test]
-async fn a_row_that_somebody_has_locked_fails_alone() {
+async fn a_row_that_another_client_has_locked_fails_alone() {
     let url = url("pool=1");
     let options = Options { statement_timeout: Duration::from_secs(1), ..Options::default() };
     let store = open(&url, options).await;
@@ -185,7 +185,7 @@ async fn a_row_whose_storage_is_damaged_fails_alone() {
     }
     store.close().await;
     let (schema, bad) = (url.schema(), sample::id(2));
-    // What a lost part of a large value gives, whoever reads it.
+    // Every read of a large value with a missing part gives this error.
     let sql = format!(
         "CREATE FUNCTION {schema}.damaged() RETURNS bytea LANGUAGE plpgsql AS $$
          BEGIN RAISE EXCEPTION 'missing chunk number 0' USING ERRCODE = 'XX001'; END $$;
@@ -214,8 +214,8 @@ async fn no_error_text_repeats_a_key_or_a_body() {
     assert!(!format!("{refused} {refused:?}").contains("secret-key"), "{refused:?}");
 }
 
-/// Waits until a statement of somebody else waits for a lock.
-async fn until_somebody_waits(client: &tokio_postgres::Client) {
+/// Waits until a statement of another client waits for a lock.
+async fn until_another_client_waits(client: &tokio_postgres::Client) {
     loop {
         let waiting: i64 = client
             .query_one(
@@ -233,11 +233,11 @@ async fn until_somebody_waits(client: &tokio_postgres::Client) {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_loser_who_cannot_see_the_winners_row_is_told_of_it_all_the_same() {
+async fn a_loser_that_cannot_see_the_winners_row_is_still_answered_with_it() {
     let url = url("");
     let store = open(&url, Options::default()).await;
     let (id, schema) = (sample::id(1), url.schema());
-    // Somebody else's claim, written to another schema first, for its bytes.
+    // The claim of another client, written to another schema first, for its bytes.
     let other_url = support::url("");
     let other = open(&other_url, Options::default()).await;
     let version = put(&other, id, None, sample::record("winner")).await;
@@ -252,7 +252,7 @@ async fn a_loser_who_cannot_see_the_winners_row_is_told_of_it_all_the_same() {
         let store = store.clone();
         async move { store.swap(id, None, sample::record("loser")).await }
     });
-    until_somebody_waits(&observer().await).await;
+    until_another_client_waits(&observer().await).await;
     transaction.commit().await.unwrap();
     match loser.await.unwrap().unwrap() {
         Swapped::Conflict(seen) => {
@@ -277,7 +277,7 @@ async fn a_swap_that_lost_while_it_waited_is_shown_the_row_that_it_lost_to_and_n
         let store = store.clone();
         async move { store.swap(id, Some(version), sample::record("late")).await }
     });
-    until_somebody_waits(&observer().await).await;
+    until_another_client_waits(&observer().await).await;
     transaction.commit().await.unwrap();
     match loser.await.unwrap().unwrap() {
         Swapped::Conflict(seen) => {
@@ -294,7 +294,7 @@ async fn a_statement_that_lost_a_deadlock_or_could_not_be_serialized_is_sent_aga
         let url = url("pool=1");
         let store = open(&url, Options::default()).await;
         let schema = url.schema();
-        // A sequence keeps its number when the transaction is rolled back, so only the first attempt fails.
+        // A sequence keeps its number when a transaction is rolled back, so only the first attempt fails.
         let sql = format!(
             "CREATE SEQUENCE {schema}.attempts;
              CREATE FUNCTION {schema}.fail_once() RETURNS trigger LANGUAGE plpgsql AS $$
@@ -346,9 +346,9 @@ async fn a_full_queue_sheds_before_anything_is_sent() {
         tokio::spawn(async move { store.swap(sample::id(n), None, sample::record("k")).await })
     };
     let held = submit(0);
-    until_somebody_waits(&observer().await).await;
+    until_another_client_waits(&observer().await).await;
     let mut waiting: Vec<_> = (1..=3).map(submit).collect();
-    // Two fit. Whichever came third was shed, and is told at once.
+    // Two fit. The third was refused, and is answered at once.
     let (shed, place, _) = futures_first(&mut waiting).await;
     assert_eq!(shed, Err(StoreError::Overloaded { waiting: 2 }));
     drop(waiting.remove(place));
@@ -394,7 +394,7 @@ async fn a_closed_store_sends_what_waits_and_takes_nothing_more() {
     for n in 0..9 {
         written += usize::from(reader.load(sample::id(n)).await.unwrap().record.is_some());
     }
-    // The first one was taken out above; of the others those that were refused came after the close.
+    // The first one was removed above; those of the others that were refused came after the close.
     assert_eq!(written, 1 + answers.iter().filter(|answer| answer.is_ok()).count());
 }
 

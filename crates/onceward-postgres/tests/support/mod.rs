@@ -1,4 +1,4 @@
-//! What the tests of this store share.
+//! Shared helpers of the tests.
 
 #![allow(
     clippy::unwrap_used,
@@ -35,7 +35,7 @@ pub fn name() -> &'static str {
     database().rsplit_once('/').unwrap().1
 }
 
-/// A schema that nobody else has.
+/// The name of a new schema.
 pub fn schema() -> String {
     static NUMBER: AtomicU64 = AtomicU64::new(0);
     format!("s{}", NUMBER.fetch_add(1, Ordering::Relaxed))
@@ -46,12 +46,12 @@ pub fn url(parameters: &str) -> PostgresUrl {
     PostgresUrl::parse(&format!("{}?schema={}&{parameters}", database(), schema())).unwrap()
 }
 
-/// A store that makes its tables.
+/// A store that creates its tables.
 pub async fn open(url: &PostgresUrl, options: Options) -> PostgresStore {
     PostgresStore::connect(url, Options { migrate: Migrate::Apply, ..options }).await.unwrap()
 }
 
-/// Another client, to look behind the store's back.
+/// Another client, to read the tables directly.
 pub async fn client(url: &str) -> Client {
     let (client, connection) = tokio_postgres::connect(url, NoTls).await.unwrap();
     tokio::spawn(connection);
@@ -75,7 +75,7 @@ pub async fn put(store: &PostgresStore, id: RecordId, expect: Option<Version>, r
     applied(store.swap(id, expect, record).await)
 }
 
-/// Flips a bit of a record, behind the store's back.
+/// Flips a bit of a stored record directly.
 pub async fn damage(url: &str, schema: &str, id: RecordId) {
     let client = client(url).await;
     let sql = format!(
