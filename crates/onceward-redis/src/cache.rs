@@ -19,8 +19,8 @@ use crate::url::RedisUrl;
 
 /// A shared replay cache: never the authority, so losing it, or parts of it, costs reads of the store and nothing else.
 ///
-/// Any `maxmemory-policy` will do; `allkeys-lru` is a good one. Entries are what the store holds, answers with their
-/// headers and bodies: guard this Redis as you guard the store. Give each store a prefix of its own.
+/// Any `maxmemory-policy` works; `allkeys-lru` is a good choice. Entries contain what the store holds, answers with their headers
+/// and bodies, so protect this Redis as you protect the store. Give each store its own prefix.
 ///
 /// ```no_run
 /// # async fn example(store: std::sync::Arc<dyn onceward::store::Store>) -> Result<(), Box<dyn std::error::Error>> {
@@ -45,12 +45,12 @@ struct CacheInner {
     connecting: AtomicBool,
 }
 
-/// A cache that answers later than this is not waited for anyway.
+/// A request does not wait longer for the cache.
 const ANSWER_WITHIN: Duration = Duration::from_secs(1);
 
 impl RedisCache {
-    /// Connects when it is first used, and again when it must: a Redis that is away is no reason not to start. Used within
-    /// a tokio runtime with time and network.
+    /// Connects on first use, and reconnects by itself: a Redis that is unavailable does not prevent the start. Must be used
+    /// within a tokio runtime with time and network.
     pub fn new(url: RedisUrl) -> Self {
         Self {
             inner: Arc::new(CacheInner {
@@ -61,7 +61,7 @@ impl RedisCache {
         }
     }
 
-    /// The same, connected before it is first used. A Redis that is away is told of in the log, and asked for later.
+    /// The same, but connects now. A Redis that is unavailable is logged, and connected later.
     pub async fn connected(url: RedisUrl) -> Self {
         let cache = Self::new(url);
         cache.inner.clone().connect().await;
@@ -110,7 +110,7 @@ impl CacheInner {
                 tracing::warn!(
                     cache = %self.url,
                     cause = failure.reason(),
-                    "the shared cache cannot be reached: replays are read from the store, and it is tried again"
+                    "the shared cache cannot be reached: replays are read from the store, and connecting is tried again"
                 );
             }
         }

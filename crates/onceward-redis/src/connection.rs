@@ -1,6 +1,7 @@
-//! Connections. A single server's is made again by the watch, never behind the back of a call: so a call knows whether its
-//! command can have been sent. A cluster's are the library's, which asks another node again by itself; a swap that is asked
-//! twice meets its own record, so that is safe, but whatever fails there may have been carried out.
+//! Connections. The connection to a single server is remade only by the monitor, never during a call, so that a call knows
+//! whether its command can have been sent. Connections to a cluster belong to the library, which retries on another node by
+//! itself. That is safe, because a swap that is sent twice finds its own record; but any failed command may have been
+//! carried out.
 
 #![expect(
     clippy::wildcard_enum_match_arm,
@@ -20,7 +21,7 @@ use crate::options::Options;
 use crate::script::Script;
 use crate::url::{RedisUrl, Topology};
 
-/// How often the library may ask a cluster again: once for a slot that moved, once for a node that went, once more.
+/// How often the library may retry on a cluster: for a slot that moved, for a node that failed, and once more.
 const CLUSTER_RETRIES: u32 = 3;
 
 pub(crate) enum Connection {
@@ -28,7 +29,7 @@ pub(crate) enum Connection {
     Cluster(ClusterConnection),
 }
 
-/// One server, and the connection to it while there is one.
+/// One server, and the current connection to it, if there is one.
 pub(crate) struct SingleServer {
     client: Client,
     config: AsyncConnectionConfig,
@@ -37,12 +38,12 @@ pub(crate) struct SingleServer {
 
 #[derive(Default)]
 struct CurrentConnection {
-    /// Rises with every connection, so that a late error of an old one does not end the new one.
+    /// Incremented with every connection, so that a late error of an old one does not close the new one.
     number: u64,
     connection: Option<MultiplexedConnection>,
 }
 
-/// What a node says, and its address where there are several.
+/// A node's answer, and its address in a cluster.
 pub(crate) struct NodeReply {
     pub node: Option<String>,
     pub text: String,
@@ -87,7 +88,7 @@ impl Connection {
         }
     }
 
-    /// Runs a script by its name, and sends the script itself where the server does not know it.
+    /// Runs a script by its hash, and sends its source if the server does not know it.
     pub(crate) async fn run(
         &self,
         script: &Script,
@@ -100,7 +101,7 @@ impl Connection {
         }
     }
 
-    /// Asks every node that holds records.
+    /// Sends a command to every node that holds records.
     pub(crate) async fn ask_all(&self, command: Cmd) -> Result<Vec<NodeReply>, Failure> {
         let cluster = match self {
             Self::SingleServer(single) => {
@@ -141,7 +142,7 @@ impl SingleServer {
             (current.number, current.connection.clone())
         };
         let Some(mut connection) = connection else {
-            return Err(Failure::NotSent("there is no connection, and one is being made".to_owned()));
+            return Err(Failure::NotSent("there is no connection; a new one is being made".to_owned()));
         };
         let error: RedisError = match command.query_async(&mut connection).await {
             Ok(value) => return Ok(value),
@@ -149,12 +150,12 @@ impl SingleServer {
         };
         match error.kind() {
             ErrorKind::Server(ServerErrorKind::NoScript) => Err(Failure::NoScript),
-            // It stays a replica for as long as this connection lasts, and the address may lead to the new master by now.
+            // The server stays a replica for this connection; a new connection may lead to the new master.
             ErrorKind::Server(ServerErrorKind::ReadOnly) => {
                 self.give_up(number);
                 Err(Failure::Demoted(words(&error)))
             }
-            // The server read it and said no.
+            // The server refused the command.
             ErrorKind::Server(_) | ErrorKind::Extension => Err(Failure::Refused(words(&error))),
             _ => {
                 self.give_up(number);
@@ -163,7 +164,7 @@ impl SingleServer {
         }
     }
 
-    /// The watch makes another connection.
+    /// Drops the connection. The monitor makes another.
     fn give_up(&self, number: u64) {
         let mut current = self.current();
         if current.number == number {
@@ -171,7 +172,7 @@ impl SingleServer {
         }
     }
 
-    // A panic while the lock is held leaves a connection or none, and either can be used.
+    // A panic while the lock is held leaves a connection or none, and both are valid.
     fn current(&self) -> std::sync::MutexGuard<'_, CurrentConnection> {
         self.current.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -193,7 +194,7 @@ fn plain(value: Value) -> Option<String> {
     }
 }
 
-/// What happened, in words. Server errors tell their code and text, neither of which repeats what was sent.
+/// The text of an error. A server's code and text do not repeat what was sent.
 fn words(error: &RedisError) -> String {
     match (error.code(), error.detail()) {
         (Some(code), Some(detail)) => format!("Redis answered {code} {detail}"),

@@ -1,4 +1,4 @@
-//! Where a page ended: in which list, and after which record.
+//! Cursors: the list and the record after which a page continues.
 
 use onceward::RecordId;
 use onceward::store::driver::foreign_cursor;
@@ -6,7 +6,7 @@ use onceward::store::{Cursor, Due, StoreError, Which};
 
 use crate::keys::List;
 
-/// A place behind a record. In lists of what is due, all buckets are one list; in an operator's, one comes after the other.
+/// A position after a record. For due records all buckets form one list; in an operator's list one bucket follows the other.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Position {
     pub list: List,
@@ -14,7 +14,7 @@ pub(crate) struct Position {
     pub id: RecordId,
 }
 
-/// Cursors outlive the process that gave them, in a client's hands: another layout gets another number.
+/// Clients keep cursors longer than the process lives, so a new layout gets a new number.
 const FORMAT: u8 = 1;
 
 const fn kind(which: &Which) -> u8 {

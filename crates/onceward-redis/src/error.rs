@@ -1,15 +1,15 @@
-//! What can go wrong, and whether anything was written.
+//! Errors, and whether something was written.
 
 use onceward::store::StoreError;
 use onceward::store::driver::InvalidOption;
 
-/// Why a Redis could not be opened as a store.
+/// Why a Redis cannot be opened as a store.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum OpenError {
     /// An option is out of its range.
     #[error(transparent)]
     Option(#[from] InvalidOption),
-    /// It is not reached, or does not answer.
+    /// The server cannot be reached, or does not answer.
     #[error("{server} cannot be used: {reason}")]
     Unavailable {
         /// Which server, without its password.
@@ -17,7 +17,7 @@ pub enum OpenError {
         /// What happened.
         reason: String,
     },
-    /// Its settings would lose records.
+    /// The server's settings would lose records.
     #[error("{server} must not hold records: {problem}; {advice}")]
     Setting {
         /// Which server.
@@ -35,8 +35,8 @@ pub enum OpenError {
         /// What is missing.
         what: String,
     },
-    /// There is nothing at all, and that is not expected.
-    #[error("{server} is empty, and its store was said to exist: it was flushed, or this is another server")]
+    /// The server is empty, and the store should exist.
+    #[error("{server} is empty, and its store should exist: it was flushed, or this is another server")]
     Empty {
         /// Which server.
         server: String,
@@ -46,23 +46,23 @@ pub enum OpenError {
     Entropy(#[from] onceward::EntropyUnavailable),
 }
 
-/// What an operator does about a loss.
+/// What an operator can do about a loss.
 pub(crate) const ACCEPT: &str = "restore it from a backup, or, knowing that retries of what was lost will execute again, run `onceward store accept-loss`";
 
-/// Why a command brought no answer.
+/// Why a command has no usable answer.
 #[derive(Debug, Clone)]
 pub(crate) enum Failure {
-    /// It was not sent.
+    /// The command was not sent.
     NotSent(String),
-    /// The server refused it before anything was written.
+    /// The server refused it before it wrote anything.
     Refused(String),
-    /// The server takes no writes any more: another one is the master now, and nothing was written.
+    /// The server has become a replica and refuses writes; nothing was written.
     Demoted(String),
     /// The server does not know the script.
     NoScript,
-    /// It may have been carried out.
+    /// The answer was lost. The command may have been carried out.
     Lost(String),
-    /// The answer is none that this version knows, so it may have been carried out.
+    /// This version does not understand the answer. The command may have been carried out.
     Malformed(&'static str),
 }
 
@@ -72,8 +72,8 @@ impl Failure {
             Self::NotSent(reason) | Self::Refused(reason) | Self::Demoted(reason) | Self::Lost(reason) => {
                 reason.clone()
             }
-            Self::NoScript => "the server does not keep the script that it was just sent".to_owned(),
-            Self::Malformed(what) => format!("the answer makes no sense ({what}): is it really Redis?"),
+            Self::NoScript => "the server does not keep a script that it was just sent".to_owned(),
+            Self::Malformed(what) => format!("the answer is malformed ({what}): is this server Redis?"),
         }
     }
 
@@ -85,7 +85,7 @@ impl Failure {
         }
     }
 
-    /// A read writes nothing, whatever became of it.
+    /// A read writes nothing, even if its answer is lost.
     pub(crate) fn of_read(self) -> StoreError {
         StoreError::Unavailable { reason: self.reason() }
     }

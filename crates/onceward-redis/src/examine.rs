@@ -1,4 +1,4 @@
-//! What a server's settings mean for the promise, in plain words.
+//! Explains what a server's settings mean for durability.
 
 use std::collections::BTreeMap;
 
@@ -9,7 +9,7 @@ use crate::error::{Failure, OpenError};
 use crate::options::Options;
 use crate::url::{RedisUrl, Topology};
 
-/// Connects and looks at everything that a store's promise depends on. Changes nothing.
+/// Connects and reads every setting that the store depends on. Changes nothing.
 pub async fn examine(url: &RedisUrl) -> Result<Vec<Finding>, OpenError> {
     let unavailable =
         |failure: Failure| OpenError::Unavailable { server: url.to_string(), reason: failure.reason() };
@@ -68,7 +68,7 @@ fn mode(mode: &str, topology: Topology) -> Judgement {
         }
         ("cluster", Topology::Cluster) => (Health::Good, "cluster-enabled", "a node of a cluster".to_owned()),
         (_, Topology::Cluster) => {
-            let text = "the URL says cluster=true, and this is a single server: take that out";
+            let text = "the URL says cluster=true, and this is a single server: remove cluster=true";
             (Health::Problem, "cluster-enabled", text.to_owned())
         }
         (_, Topology::Single) => (Health::Good, "cluster-enabled", "a single server".to_owned()),
@@ -79,18 +79,16 @@ fn role(role: &str) -> Judgement {
     match role {
         "slave" => {
             let text =
-                "this is a replica, which takes no writes and is behind: give the address of its master";
+                "this is a replica, which refuses writes and lags behind: give the address of its master";
             (Health::Problem, "replicaof", text.to_owned())
         }
-        _ => (Health::Good, "replicaof", "it takes writes".to_owned()),
+        _ => (Health::Good, "replicaof", "it accepts writes".to_owned()),
     }
 }
 
 fn policy(policy: &str) -> Judgement {
     match policy {
-        "noeviction" => {
-            (Health::Good, "maxmemory-policy", "noeviction: no record is thrown away for room".to_owned())
-        }
+        "noeviction" => (Health::Good, "maxmemory-policy", "noeviction: no record is evicted".to_owned()),
         other => {
             let text = format!(
                 "maxmemory-policy is {other}: a full Redis would forget operations, and retries would execute again; set `maxmemory-policy noeviction` in redis.conf, or with CONFIG SET"
@@ -117,14 +115,14 @@ fn replicas(count: &str) -> Judgement {
         }
         _ => {
             let text = format!(
-                "{count} replicas are connected: replication is asynchronous, so a failover can lose the writes that were on their way. The store notices that and stops; it cannot undo it"
+                "{count} replicas are connected: replication is asynchronous, so a failover can lose writes that were not replicated yet. The store detects that and stops; it cannot undo it"
             );
             (Health::Warning, "replication", text)
         }
     }
 }
 
-/// Hosted servers often forbid to read this, so it is asked for by itself.
+/// Hosted servers often refuse to report this setting, so it is read separately.
 async fn fsync(connection: &Connection) -> Finding {
     let mut command = redis::cmd("CONFIG");
     command.arg("GET").arg("appendfsync");
@@ -148,18 +146,18 @@ async fn fsync(connection: &Connection) -> Finding {
         ),
         None => (
             Health::Warning,
-            "appendfsync may not be read here: ask whoever runs this Redis; unless it is `always`, a crash can lose the last second"
+            "appendfsync cannot be read here: ask the operator of this Redis; unless it is `always`, a crash can lose the last second"
                 .to_owned(),
         ),
     };
     Finding { health: level, subject: "appendfsync", text }
 }
 
-/// A problem as the reason not to start.
+/// The error for a finding that prevents the start.
 pub(crate) fn refusal(server: &str, setting: &'static str, text: String) -> OpenError {
     let (problem, advice) = match text.split_once("; ") {
         Some((problem, advice)) => (problem.to_owned(), advice.to_owned()),
-        None => (text, format!("look at {setting}")),
+        None => (text, format!("check {setting}")),
     };
     OpenError::Setting { server: server.to_owned(), problem, advice }
 }

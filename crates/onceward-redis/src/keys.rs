@@ -1,28 +1,28 @@
-//! What things are called in Redis.
+//! The names of keys in Redis.
 //!
 //! ```text
 //! {onceward:3f}:r:3f9a…   a record: 16 digits of version, a letter for what it is due for, its bytes
 //! {onceward:3f}:l         in_progress, by the end of the lease
-//! {onceward:3f}:u         unknown, by the next look of reconciliation
+//! {onceward:3f}:u         unknown, by the time of the next reconciliation
 //! {onceward:3f}:e         everything else, by its expiry
-//! {onceward:3f}:marker    which generation of the store this is, and the last version that was given
+//! {onceward:3f}:marker    the store's generation, and the last version of the bucket
 //! ```
 //!
-//! A bucket is the first byte of the id. What stands in braces decides the slot of a cluster, so all of a bucket lies on
-//! one node and one script can change it together.
+//! A bucket is the first byte of the id. The part in braces determines the slot of a cluster, so all keys of a bucket are on one
+//! node, and one script can change them together.
 
 use onceward::RecordId;
 use onceward::store::Due;
 
-/// How many buckets there are: enough to spread over as many nodes as anybody has, and few enough to look at all of them.
+/// The number of buckets: enough to spread over the nodes of any cluster, and few enough to read all markers.
 pub(crate) const BUCKETS: usize = 256;
 
-/// Every bucket.
+/// All buckets.
 pub(crate) fn buckets() -> impl Iterator<Item = u8> {
     0..=u8::MAX
 }
 
-/// Which of a bucket's three lists a record stands in.
+/// The three sorted sets of a bucket; each record is in one of them.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum List {
     Leases,
@@ -54,7 +54,7 @@ pub(crate) const fn bucket(id: RecordId) -> u8 {
     id.as_bytes()[0]
 }
 
-/// Names keys.
+/// Builds the names of keys.
 #[derive(Debug, Clone)]
 pub(crate) struct Keys {
     prefix: String,
@@ -77,7 +77,7 @@ impl Keys {
         format!("{{{}:{bucket:02x}}}:{}", self.prefix, list.letter())
     }
 
-    /// What a write of a record touches.
+    /// The keys that a write of a record uses.
     pub(crate) fn of_write(&self, id: RecordId) -> [String; 5] {
         let bucket = bucket(id);
         let [leases, unknown, settled] = List::ALL.map(|list| self.list(bucket, list));

@@ -1,14 +1,14 @@
 //! Onceward on Redis: a store for low stakes and high rates, and a shared replay cache in front of another store.
 //!
-//! **As a store** ([`RedisStore`]) a record is as durable as the server is told to be: with `appendfsync everysec` a crash of
-//! the server can lose the last second, and a failover whatever was not replicated yet. What Redis cannot promise, the
-//! store at least notices: every bucket of records has a marker that counts its writes, and each call is held against
-//! it in the same script. A server that was flushed, restarted without persistence or rolled back answers nothing more
-//! until an operator accepts the loss ([`RedisStore::accept_loss`]).
+//! **As a store** ([`RedisStore`]) a record is as durable as the server's settings make it: with `appendfsync everysec` a crash of
+//! the server can lose the last second, and a failover can lose writes that were not replicated. The store cannot prevent such a
+//! loss, but detects it: every bucket of records has a marker that counts its writes, and the script of each call compares the
+//! marker with the last known one. After a flush, a restart without persistence or a rollback, every call is refused until an
+//! operator accepts the loss ([`RedisStore::accept_loss`]).
 //!
-//! **As a cache** ([`RedisCache`]) it holds copies of completed records. Losing it costs reads of the real store.
+//! **As a cache** ([`RedisCache`]) it holds copies of completed records. Losing it costs only reads of the store.
 //!
-//! Both work on one server, over TLS, and on Redis Cluster. `docs/redis.md` tells about settings and promises.
+//! Both work on one server, over TLS, and on Redis Cluster. `docs/redis.md` describes settings and guarantees.
 //!
 //! ```no_run
 //! # async fn example() -> Result<(), Box<dyn std::error::Error>> {

@@ -1,4 +1,4 @@
-//! Whether the store may be believed: which generation of it is known, and how far each bucket had come.
+//! Detects the loss of records: knows the store's generation, and the last version of each bucket.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -8,7 +8,7 @@ use crate::keys::BUCKETS;
 
 pub(crate) struct LossDetector {
     state: Mutex<State>,
-    /// The last version that each bucket was seen to have given. A bucket that has given fewer was rolled back.
+    /// The highest version that was seen in each bucket. A bucket with a lower one was rolled back.
     seen: [AtomicU64; BUCKETS],
 }
 
@@ -18,32 +18,32 @@ enum State {
     Lost { generation: Arc<str>, what: String, loss: Loss },
 }
 
-/// What is gone.
+/// What was lost.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Loss {
-    /// A marker. If it comes back with all writes that were known of, nothing was lost.
+    /// A marker. If it reappears with all known writes, nothing was lost.
     Marker,
-    /// Writes, under a marker that is still there. Others may write on top of them, and that does not bring them back.
+    /// Writes, while the marker still exists. New writes of others do not restore them.
     Writes,
 }
 
-/// What a marker is known to be.
+/// The content of a marker.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Marker {
     pub generation: String,
     pub last: u64,
 }
 
-/// What all markers together say.
+/// The result of comparing all markers with what is known.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum MarkerCheck {
-    /// All is there that was known to be there.
+    /// All known writes are there.
     Intact,
-    /// An operator has accepted a loss, under this generation.
+    /// An operator has accepted a loss, with this new generation.
     Accepted(String),
-    /// Something is gone.
+    /// Records or markers are missing.
     Lost(String),
-    /// Writes are gone that were known of, while the marker is still the old one.
+    /// Known writes are missing, while the generation is unchanged.
     RolledBack(String),
 }
 
@@ -57,7 +57,7 @@ impl LossDetector {
         detector
     }
 
-    /// The generation that calls must find, or why there can be no call.
+    /// The generation that scripts must find, or why no call is allowed.
     pub(crate) fn generation(&self) -> Result<Arc<str>, String> {
         match &*self.state() {
             State::Intact { generation } => Ok(generation.clone()),
@@ -65,7 +65,7 @@ impl LossDetector {
         }
     }
 
-    /// The generation that was last believed, whether it still is or not.
+    /// The last known generation, whether it is intact or lost.
     pub(crate) fn known_generation(&self) -> Arc<str> {
         match &*self.state() {
             State::Intact { generation } | State::Lost { generation, .. } => generation.clone(),
@@ -86,14 +86,14 @@ impl LossDetector {
         }
     }
 
-    /// Nothing is served from now on. True where that is news.
+    /// Refuses all calls from now on. Returns whether the loss is new.
     pub(crate) fn set_lost(&self, what: &str, loss: Loss) -> bool {
         let mut state = self.state();
         let (generation, before) = match &*state {
             State::Intact { generation } => (generation.clone(), None),
             State::Lost { generation, loss, .. } => (generation.clone(), Some(*loss)),
         };
-        // Writes that are gone stay gone, whatever else is found out.
+        // Lost writes stay lost, whatever is found later.
         let loss = if before == Some(Loss::Writes) { Loss::Writes } else { loss };
         *state = State::Lost { generation, what: what.to_owned(), loss };
         before.is_none()
@@ -103,31 +103,31 @@ impl LossDetector {
         matches!(*self.state(), State::Lost { loss: Loss::Writes, .. })
     }
 
-    /// The store is whole under this generation.
+    /// The store is intact, with this generation.
     pub(crate) fn set_intact(&self, generation: &str, markers: &[Marker]) {
         self.observe_all(markers);
         *self.state() = State::Intact { generation: generation.into() };
     }
 
-    /// Judges markers that were read after `seen` was noted.
+    /// Compares markers that were read after `seen` was recorded.
     pub(crate) fn check(&self, markers: &[Option<Marker>], seen: &[u64]) -> MarkerCheck {
         let known = self.known_generation();
         let there: Vec<&Marker> = markers.iter().flatten().collect();
         let missing = markers.len() - there.len();
         let [first, ..] = there.as_slice() else {
             return MarkerCheck::Lost(
-                "the marker is gone: Redis was flushed or restarted without persistence".to_owned(),
+                "all markers are missing: Redis was flushed or restarted without persistence".to_owned(),
             );
         };
         if missing > 0 {
             return MarkerCheck::Lost(format!(
-                "{missing} of {} markers are gone: a node of Redis was flushed, or restarted without persistence",
+                "{missing} of {} markers are missing: a node of Redis was flushed, or restarted without persistence",
                 markers.len()
             ));
         }
         if there.iter().any(|marker| marker.generation != first.generation) {
             return MarkerCheck::Lost(
-                "the markers disagree: a part of Redis was restored from elsewhere, or a loss is being accepted just now"
+                "the markers disagree: a part of Redis was restored from another store, or a loss is being accepted at this moment"
                     .to_owned(),
             );
         }
@@ -136,7 +136,7 @@ impl LossDetector {
                 MarkerCheck::Accepted(first.generation.clone())
             } else {
                 MarkerCheck::Lost(
-                    "another marker stands there: Redis was emptied and set up anew, or writes were rolled back"
+                    "the markers belong to another generation: Redis was emptied and set up again, or writes were rolled back"
                         .to_owned(),
                 )
             };
@@ -145,24 +145,24 @@ impl LossDetector {
         if back > 0 || self.misses_writes() {
             let back = back.max(1);
             return MarkerCheck::RolledBack(format!(
-                "writes are gone in {back} of {} buckets: Redis was restored from a snapshot, crashed without `appendfsync always`, or failed over to a replica that was behind",
+                "writes are missing in {back} of {} buckets: Redis was restored from a snapshot, crashed without `appendfsync always`, or failed over to a replica that was behind",
                 markers.len()
             ));
         }
         MarkerCheck::Intact
     }
 
-    // A panic while the lock is held leaves one whole state or the other.
+    // A panic while the lock is held leaves one complete state or the other.
     fn state(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-/// How the name of a generation begins: by whom it was set up, and whether that is finished.
+/// The prefix of a generation's name: how it was created, and whether that is finished.
 pub(crate) const FIRST: &str = "first-";
 pub(crate) const ACCEPTED: &str = "accepted-";
 pub(crate) const MAKING: &str = "making-";
-/// What a gateway that misses writes puts in place of the generation, so that all others stop, too.
+/// The prefix that a gateway adds when it misses writes, so that all others stop too.
 pub(crate) const ROLLED_BACK: &str = "rolled-back-";
 
 #[cfg(test)]
@@ -179,13 +179,13 @@ mod tests {
     }
 
     #[test]
-    fn what_is_gone_is_missed_and_only_an_operator_can_say_that_it_does_not_matter() {
+    fn a_loss_is_detected_and_only_an_operator_can_accept_it() {
         let detector = LossDetector::new("first-a", &all("first-a", 10));
         assert_eq!(checked(&detector, all("first-a", 10)), MarkerCheck::Intact);
         assert_eq!(checked(&detector, all("first-a", 11)), MarkerCheck::Intact);
         assert!(
             matches!(checked(&detector, all("first-b", 99)), MarkerCheck::Lost(_)),
-            "set up anew by another process"
+            "set up again by another process"
         );
         assert_eq!(checked(&detector, all("accepted-c", 99)), MarkerCheck::Accepted("accepted-c".to_owned()));
         assert!(matches!(checked(&detector, all("making-accepted-c", 99)), MarkerCheck::Lost(_)));
@@ -198,10 +198,10 @@ mod tests {
     }
 
     #[test]
-    fn after_a_loss_nothing_is_served_until_something_is_believed_again() {
+    fn after_a_loss_nothing_is_served_until_the_store_is_intact_again() {
         let detector = LossDetector::new("first-a", &all("first-a", 10));
         assert!(detector.set_lost("gone", Loss::Marker));
-        assert!(!detector.set_lost("gone", Loss::Marker), "the second time is no news");
+        assert!(!detector.set_lost("gone", Loss::Marker), "the second time is not new");
         assert!(detector.generation().unwrap_err().contains("accept-loss"));
         detector.set_intact("accepted-b", &all("accepted-b", 20));
         assert_eq!(&*detector.generation().unwrap(), "accepted-b");
@@ -209,7 +209,7 @@ mod tests {
     }
 
     #[test]
-    fn writes_that_are_gone_do_not_come_back_with_the_writes_of_others() {
+    fn lost_writes_are_not_restored_by_the_writes_of_others() {
         let detector = LossDetector::new("first-a", &all("first-a", 10));
         detector.set_lost("rolled back", Loss::Writes);
         detector.set_lost("unreachable meanwhile", Loss::Marker);

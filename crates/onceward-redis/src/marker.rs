@@ -1,4 +1,4 @@
-//! Setting a store up, accepting a loss, and reading the markers that tell of one.
+//! Creates and reads the markers, and accepts a loss.
 
 #![expect(
     clippy::wildcard_enum_match_arm,
@@ -16,7 +16,7 @@ use crate::loss_detector::{ACCEPTED, FIRST, MAKING, Marker, ROLLED_BACK};
 use crate::options::FirstUse;
 use crate::script::MARK;
 
-/// The marker of every bucket.
+/// Reads the marker of every bucket.
 pub(crate) async fn read(connection: &Connection, keys: &Keys) -> Result<Vec<Option<Marker>>, Failure> {
     try_join_all(buckets().map(|bucket| async move {
         let mut command = redis::cmd("HMGET");
@@ -45,7 +45,7 @@ fn marker(parts: Vec<Value>) -> Result<Option<Marker>, Failure> {
     }
 }
 
-/// Where a marker may be written.
+/// When a marker may be written.
 #[derive(Clone, Copy)]
 enum When<'a> {
     Absent,
@@ -53,7 +53,7 @@ enum When<'a> {
     Always,
 }
 
-/// Writes one marker, and tells the generation that stands there then.
+/// Writes one marker, and returns the generation that it has afterwards.
 async fn mark(
     connection: &Connection,
     keys: &Keys,
@@ -71,7 +71,7 @@ async fn mark(
     crate::reply::text(answer).ok_or(Failure::Malformed("no generation"))
 }
 
-/// Marks every bucket but the first, which says meanwhile that this is not finished.
+/// Writes the markers of all buckets but the first, whose marker says meanwhile that this is not finished.
 async fn mark_others(
     connection: &Connection,
     keys: &Keys,
@@ -86,7 +86,7 @@ fn new_generation(kind: &str) -> Result<String, OpenError> {
     Ok(format!("{kind}{:032x}", u128::from_be_bytes(random_bytes()?)))
 }
 
-/// Finds the store's generation, and sets it up where there is nothing at all.
+/// Reads the store's generation, and creates the markers on an empty server.
 pub(crate) async fn open(
     connection: &Connection,
     keys: &Keys,
@@ -101,10 +101,10 @@ pub(crate) async fn open(
         markers[0].as_ref().and_then(|first| first.generation.strip_prefix(MAKING)).map(str::to_owned);
     let generation = match making {
         Some(generation) if generation.starts_with(FIRST) => generation,
-        Some(_) => return Err(lost("a loss was being accepted and that was not finished")),
+        Some(_) => return Err(lost("accepting a loss was begun and not finished")),
         None if markers.iter().all(Option::is_none) => {
             if has_records(connection, keys).await.map_err(unavailable)? {
-                return Err(lost("there are records, and their markers are gone"));
+                return Err(lost("there are records, and their markers are missing"));
             }
             if first_use == FirstUse::Refuse {
                 return Err(OpenError::Empty { server: server.to_owned() });
@@ -113,7 +113,7 @@ pub(crate) async fn open(
         }
         None => return whole(markers).map_err(|what| lost(&what)),
     };
-    // Several gateways may start at once: whoever marks the first bucket chooses the name, and all help to finish.
+    // Several gateways may start at once: the first one to mark bucket 0 chooses the name, and all of them finish the rest.
     let unfinished = format!("{MAKING}{generation}");
     let standing = mark(connection, keys, 0, When::Absent, &unfinished).await.map_err(unavailable)?;
     let generation = standing.strip_prefix(MAKING).unwrap_or(&standing);
@@ -124,18 +124,18 @@ pub(crate) async fn open(
     whole(read(connection, keys).await.map_err(unavailable)?).map_err(|what| lost(&what))
 }
 
-/// The generation, if all markers are there and of one.
+/// The generation, if all markers exist and agree.
 fn whole(markers: Vec<Option<Marker>>) -> Result<(String, Vec<Marker>), String> {
     let there: Vec<Marker> = markers.into_iter().flatten().collect();
     let generation = there.first().map(|marker| marker.generation.clone()).unwrap_or_default();
     if there.len() < BUCKETS {
-        return Err(format!("{} of {BUCKETS} markers are gone", BUCKETS - there.len()));
+        return Err(format!("{} of {BUCKETS} markers are missing", BUCKETS - there.len()));
     }
     if generation.starts_with(ROLLED_BACK) {
-        return Err("a gateway missed writes that it had made".to_owned());
+        return Err("a gateway has detected that writes are missing".to_owned());
     }
     if there.iter().any(|marker| marker.generation != generation) {
-        return Err("its markers are of several generations".to_owned());
+        return Err("its markers belong to several generations".to_owned());
     }
     Ok((generation, there))
 }
@@ -163,7 +163,8 @@ pub(crate) async fn accept(connection: &Connection, keys: &Keys, server: &str) -
     Ok(())
 }
 
-/// Tells every other gateway that writes are gone. Where another generation stands already, it knows.
+/// Marks every bucket as rolled back, so that other gateways stop too. A bucket with another generation is left as it is:
+/// its gateways know already.
 pub(crate) async fn spread(connection: &Connection, keys: &Keys, generation: &str) -> Result<(), Failure> {
     let gone = format!("{ROLLED_BACK}{generation}");
     try_join_all(buckets().map(|bucket| mark(connection, keys, bucket, When::Equal(generation), &gone)))

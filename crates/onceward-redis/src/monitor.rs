@@ -1,4 +1,4 @@
-//! The background task that keeps the connection and looks after the markers.
+//! The background task that maintains the connection and checks the markers.
 
 use std::sync::{Arc, Weak};
 use std::time::Duration;
@@ -12,9 +12,10 @@ use crate::loss_detector::{Loss, MarkerCheck};
 use crate::marker;
 use crate::store::StoreInner;
 
-/// How often the markers are read. Every call looks at its own bucket's anyway; this tells readiness, and those that wait.
+/// How often all markers are read. Each call checks its own bucket's marker; this is for readiness, and for gateways without
+/// calls.
 const LOOK_EVERY: Duration = Duration::from_millis(500);
-/// Between two tries to connect. A server that restarts is back within a few of them.
+/// The pause between attempts to connect. A server that restarts is back after a few of them.
 const CONNECT_EVERY: Duration = Duration::from_millis(50);
 
 /// Runs until the last store is dropped.
@@ -47,16 +48,16 @@ impl StoreInner {
             tracing::warn!(
                 server = %self.server,
                 cause = failure.reason(),
-                "whether Redis has lost records could not be looked at: it is tried again"
+                "whether Redis has lost records could not be checked: it is checked again shortly"
             );
             return CONNECT_EVERY;
         }
         LOOK_EVERY
     }
 
-    /// Reads every marker and holds them against what is known.
+    /// Reads all markers and compares them with what is known.
     pub(crate) async fn check_markers(&self) -> Result<(), Failure> {
-        // Noted before: what is seen while the markers are on their way is newer than they are.
+        // Recorded before the markers are read: calls may see newer versions while the markers are being read.
         let seen: Vec<u64> = buckets().map(|bucket| self.loss_detector.last_seen(bucket)).collect();
         let markers = marker::read(&self.connection, &self.keys).await?;
         let there: Vec<_> = markers.iter().flatten().cloned().collect();
@@ -67,7 +68,7 @@ impl StoreInner {
             MarkerCheck::Accepted(generation) => {
                 tracing::warn!(
                     server = %self.server,
-                    "an operator has accepted that Redis lost records: keys are served again, and those that were lost execute again"
+                    "an operator has accepted that Redis lost records: keys are served again, and lost ones execute again"
                 );
                 self.loss_detector.set_intact(&generation, &there);
             }

@@ -1,4 +1,4 @@
-//! What can be chosen, and what is chosen where nothing is said.
+//! The options of the store, their defaults and their ranges.
 
 use std::fmt;
 use std::sync::Arc;
@@ -12,26 +12,26 @@ use crate::OpenError;
 /// How a [`RedisStore`](crate::RedisStore) works.
 #[derive(Clone)]
 pub struct Options {
-    /// Calls under way at once; what comes on top is shed. 4,096: at fifty thousand calls a second the last one waits for a
-    /// tenth of a second.
+    /// The most concurrent calls; further ones are refused with 503. Default: 4,096. At 50,000 calls a second the last one
+    /// waits for a tenth of a second.
     pub in_flight: usize,
-    /// How long the server may take to answer before its connection is given up. 2 s.
+    /// How long the server may take to answer before the connection is closed. Default: 2 s.
     pub answer_within: Duration,
-    /// How long a connection may take to be made. 2 s.
+    /// How long connecting may take. Default: 2 s.
     pub connect_within: Duration,
     /// What happens on a server that has no marker and no records.
     pub first_use: FirstUse,
-    /// The store's clock. The server's own, unless a test puts another in.
+    /// The store's clock. Default: the server's. Tests use another.
     #[doc(hidden)]
     pub clock: Option<Arc<dyn Clock>>,
 }
 
-/// What happens on a server that has no marker and no records: it is new, or has been emptied while nobody looked.
+/// What happens on a server that has no marker and no records: it is new, or was emptied while no gateway ran.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum FirstUse {
-    /// It is taken for new, and gets its marker.
+    /// It is treated as new, and gets its markers.
     SetUp,
-    /// It is refused. For gateways that know that their store exists: a flush while none of them ran is then noticed, too.
+    /// It is refused. For gateways whose store must exist already: a flush while none of them ran is then detected too.
     Refuse,
 }
 
@@ -47,11 +47,11 @@ impl Default for Options {
     }
 }
 
-/// Anything shorter would give connections up that only cross an ocean.
+/// A shorter limit would close connections that only have a long round trip.
 const WITHIN_MIN: Duration = Duration::from_millis(10);
-/// Whoever waits has given up long before.
+/// Callers give up long before.
 const WITHIN_MAX: Duration = Duration::from_secs(60);
-/// More would only wait inside the server.
+/// More calls would only be queued in the server.
 const IN_FLIGHT_MAX: usize = 1_000_000;
 
 impl Options {

@@ -1,4 +1,4 @@
-//! What the scripts answer, read back.
+//! Parses the answers of the scripts.
 
 #![expect(
     clippy::wildcard_enum_match_arm,
@@ -12,16 +12,16 @@ use redis::Value;
 
 use crate::error::Failure;
 
-/// Digits of a version at the beginning of a stored record. A number of microseconds since 1970 has as many until 2286.
+/// The digits of a version at the beginning of a stored record. Microseconds since 1970 have as many until 2286.
 pub(crate) const VERSION_DIGITS: usize = 16;
-/// The version, and the letter of the list that the record stands in.
+/// The version, and the letter of the record's list.
 const HEAD_BYTES: usize = VERSION_DIGITS + 1;
 
 /// An answer of a script.
 pub(crate) enum Reply {
-    /// The bucket is not what the caller knows.
+    /// The bucket's marker is not the one that the caller expects.
     Lost { generation: String },
-    /// What was asked for.
+    /// The script was carried out.
     Answer { kind: ReplyKind, now: Timestamp, last: u64, rest: Value },
 }
 
@@ -64,13 +64,12 @@ pub(crate) fn text(value: Value) -> Option<String> {
     }
 }
 
-/// A version as scripts compare it.
+/// A version in the form that scripts compare.
 pub(crate) fn digits(version: Version) -> String {
     format!("{:0VERSION_DIGITS$}", version.as_number())
 }
 
-/// The record that is stored, with its version. What begins without a version was not written by this store, and is not
-/// absent either.
+/// The stored record and its version. A value without a version was not written by this store, and is not absent either.
 pub(crate) fn record(id: RecordId, stored: Value) -> Result<Option<Stamped>, StoreError> {
     let bytes = match stored {
         Value::Nil => return Ok(None),
@@ -90,23 +89,24 @@ fn malformed(id: RecordId) -> StoreError {
     StoreError::Unreadable { id, version: Version::from_number(0), why }
 }
 
-/// Ids and scores of a list.
+/// The ids and scores of a list.
 pub(crate) fn places(listed: Value) -> Result<Vec<(u64, RecordId)>, Failure> {
-    let Value::Array(parts) = listed else { return Err(Failure::Malformed("no list of places")) };
+    let Value::Array(parts) = listed else { return Err(Failure::Malformed("no list of positions")) };
     let mut places = Vec::with_capacity(parts.len() / 2);
     let mut parts = parts.into_iter();
     while let (Some(id), Some(score)) = (parts.next(), parts.next()) {
-        let Value::BulkString(id) = id else { return Err(Failure::Malformed("a place without an id")) };
+        let Value::BulkString(id) = id else { return Err(Failure::Malformed("a position without an id")) };
         let id =
             <[u8; 16]>::try_from(id.as_slice()).map_err(|_| Failure::Malformed("an id of another length"))?;
-        let score =
-            text(score).and_then(|text| whole(&text)).ok_or(Failure::Malformed("a place without a time"))?;
+        let score = text(score)
+            .and_then(|text| whole(&text))
+            .ok_or(Failure::Malformed("a position without a time"))?;
         places.push((score, RecordId::from_bytes(id)));
     }
     Ok(places)
 }
 
-/// Redis writes a score as it likes: whole numbers plainly, large ones perhaps with an exponent.
+/// Redis prints whole scores plainly, and large ones perhaps with an exponent.
 fn whole(text: &str) -> Option<u64> {
     if let Ok(number) = text.parse() {
         return Some(number);

@@ -1,6 +1,6 @@
-//! Lists, a bounded page at a time, from the sorted sets of every bucket.
+//! Scans, one bounded page at a time, from the sorted sets of all buckets.
 //!
-//! What is due is merged over all buckets, the longest overdue first. An operator's list goes bucket by bucket.
+//! Due records are merged over all buckets, the longest overdue first. An operator's list goes bucket by bucket.
 
 use futures_util::future::{join_all, try_join_all};
 use onceward::store::driver::PageBudget;
@@ -14,10 +14,10 @@ use crate::reply::{places, record};
 use crate::script::LIST;
 use crate::store::{SCORE_MAX, StoreInner};
 
-/// So many records, or buckets of an operator's list, are asked for at once.
+/// Concurrent reads of records, or of buckets in an operator's list.
 const AT_ONCE: usize = 32;
 
-/// What to list of one bucket.
+/// A query of one bucket's list.
 #[derive(Clone, Copy)]
 struct ListQuery {
     bucket: u8,
@@ -27,22 +27,22 @@ struct ListQuery {
     count: usize,
 }
 
-/// Up to which time records are listed.
+/// The time up to which records are listed.
 #[derive(Clone, Copy)]
 enum Until {
-    /// What the server's clock shows.
+    /// The server's time.
     Now,
-    /// What a test's clock shows.
+    /// The time of the test's clock.
     At(Timestamp),
-    /// Every record, due or not.
+    /// All records, due or not.
     Ever,
 }
 
-/// Some of a bucket's list.
+/// A part of a bucket's list.
 struct ListSlice {
     now: Timestamp,
     found: Vec<(u64, RecordId)>,
-    /// Whether there may be more behind them.
+    /// Whether more may follow.
     full: bool,
 }
 
@@ -56,7 +56,7 @@ impl StoreInner {
         }
     }
 
-    /// Records of one list over all buckets, in the order of their times.
+    /// Records of one list of all buckets, in the order of their times.
     async fn due(
         &self,
         which: &Which,
@@ -65,7 +65,7 @@ impl StoreInner {
         budget: PageBudget,
     ) -> Result<Page, StoreError> {
         let most = budget.rows_left();
-        // A few of each bucket: where one has more, the page ends behind what was fetched of it.
+        // A few of each bucket. If a bucket has more, the page ends after the last one that was read from it.
         let count = (most / 64 + 2).min(most.max(1));
         let until = self.clock().map_or(Until::Now, Until::At);
         let after = after.map(|place| (place.score, place.id));
@@ -97,7 +97,7 @@ impl StoreInner {
         Ok(builder.page(which, more && most > 0))
     }
 
-    /// Records that an operator asks for, bucket by bucket.
+    /// Records that match an operator's filter, bucket by bucket.
     async fn filtered(
         &self,
         which: &Which,
@@ -107,7 +107,7 @@ impl StoreInner {
     ) -> Result<Page, StoreError> {
         let (most, lists) = (budget.rows_left(), lists_of(filter));
         if after.is_some_and(|place| !lists.contains(&place.list)) {
-            let reason = "the cursor is of a list with another state: start the list anew".to_owned();
+            let reason = "the cursor belongs to a list with another state: start the list anew".to_owned();
             return Err(StoreError::Refused { reason });
         }
         let start = after.map(|place| (bucket(place.id), place));
@@ -142,7 +142,7 @@ impl StoreInner {
         Ok(builder.page(which, false))
     }
 
-    /// All of one bucket's list, until the page is full.
+    /// Adds one bucket's list, until the page is full.
     async fn walk(
         &self,
         builder: &mut PageBuilder,
@@ -153,7 +153,7 @@ impl StoreInner {
         loop {
             builder.now = listed.now;
             if builder.budget.is_full() {
-                // What was listed of this step comes with the next page.
+                // The rest of this list is on the next page.
                 return Ok(if listed.found.is_empty() { WalkEnd::ToTheEnd } else { WalkEnd::Full });
             }
             let mut left = listed.found.as_slice();
@@ -172,7 +172,7 @@ impl StoreInner {
         }
     }
 
-    /// Up to so many places of one bucket's list behind a place.
+    /// Reads up to `count` positions of one bucket's list after a position.
     async fn list(&self, wanted: ListQuery) -> Result<ListSlice, StoreError> {
         let keys = [self.keys.list(wanted.bucket, wanted.list), self.keys.marker(wanted.bucket)];
         let lowest = wanted.after.map_or(0, |(score, _)| score).to_string();
@@ -191,7 +191,7 @@ impl StoreInner {
             let some = places(answer.rest).map_err(Failure::of_read)?;
             let full = some.len() == wanted.count;
             offset += some.len();
-            // Those of the very time at which the last page ended may have been on it.
+            // Records with the same time as the last position may have been on the previous page.
             found.extend(some.into_iter().filter(|place| wanted.after.is_none_or(|after| *place > after)));
             if !full || found.len() >= wanted.count {
                 return Ok(ListSlice { now: answer.now, found, full });
@@ -199,7 +199,7 @@ impl StoreInner {
         }
     }
 
-    /// Reads records and puts those that are wanted on the page. What cannot be read is put there, too.
+    /// Reads records and adds those that match. Records that cannot be decoded are added too.
     async fn fill(
         &self,
         builder: &mut PageBuilder,
@@ -242,7 +242,7 @@ enum WalkEnd {
     Full,
 }
 
-/// The lists in which records of such a filter stand.
+/// The lists that contain the records of a filter.
 fn lists_of(filter: &Filter) -> &'static [List] {
     match filter.state {
         Some(StateKind::InProgress) => &[List::Leases],
@@ -252,7 +252,7 @@ fn lists_of(filter: &Filter) -> &'static [List] {
     }
 }
 
-/// A page while it is being filled.
+/// A page under construction.
 struct PageBuilder {
     now: Timestamp,
     entries: Vec<Entry>,

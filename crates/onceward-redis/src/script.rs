@@ -1,11 +1,11 @@
-//! What runs inside Redis. Each script first holds the bucket's marker against what the caller knows: a bucket that was
-//! emptied or rolled back answers `lost`, and nothing is read or written.
+//! The scripts that run inside Redis. Each first compares the bucket's marker with the one that the caller knows: if the
+//! bucket was emptied or rolled back, the script answers `lost`, and reads and writes nothing.
 //!
-//! The record itself is written last, so a script that ends with an error has not written it.
+//! The record is written last, so a script that ends with an error has not written it.
 
 use std::sync::LazyLock;
 
-/// A script and the name that Redis knows it by.
+/// A script and its hash, by which Redis knows it.
 pub(crate) struct Script {
     pub body: &'static str,
     hash: LazyLock<String>,
@@ -26,7 +26,7 @@ fn hash(body: &str) -> String {
 }
 
 /// KEYS record, marker, leases, unknown, settled. ARGV generation, seen, expected version or nothing, list, score, id,
-/// record. Answers `applied`, time, version; or `conflict`, time, last version, what stands there.
+/// record. Answers `applied`, time, version; or `conflict`, time, last version, stored record.
 pub(crate) static SWAP: Script = Script::new(SWAP_BODY, || hash(SWAP_BODY));
 const SWAP_BODY: &str = r"
 local marker = redis.call('HMGET', KEYS[2], 'generation', 'last')
@@ -49,7 +49,7 @@ redis.call('SET', KEYS[1], version .. ARGV[4] .. ARGV[7])
 return {'applied', time[1], time[2], version}
 ";
 
-/// KEYS record, marker. ARGV generation, seen. Answers `found`, time, last version, what stands there.
+/// KEYS record, marker. ARGV generation, seen. Answers `found`, time, last version, stored record.
 pub(crate) static LOAD: Script = Script::new(LOAD_BODY, || hash(LOAD_BODY));
 const LOAD_BODY: &str = r"
 local marker = redis.call('HMGET', KEYS[2], 'generation', 'last')
@@ -96,11 +96,11 @@ local found = redis.call('ZRANGEBYSCORE', KEYS[1], ARGV[3], most, 'WITHSCORES', 
 return {'listed', time[1], time[2], marker[2], found}
 ";
 
-/// KEYS marker. ARGV when, generation, the generation that must stand there. Writes the marker and answers what stands
-/// there now. Versions begin at the clock: each bucket would have to write a million records a second to catch up with it.
-/// Where a loss is accepted they go on an hour above the clock, whether the old count is still there or not: gateways take
-/// a count below what they saw for a roll-back, and an earlier acceptance may have raised it above the clock. Where a clock
-/// was set back the old count is raised by more than can have been rolled back.
+/// KEYS marker. ARGV when, generation, the generation that must be there. Writes the marker and answers its generation.
+/// Versions begin at the clock: a bucket would have to write a million records a second to overtake it. When a loss is
+/// accepted, they continue an hour above the clock, whether the old count still exists or not: gateways take a count below
+/// the one they saw for a rollback, and an earlier acceptance may have raised it above the clock. If the clock was set back,
+/// the old count is raised by more than can have been rolled back.
 pub(crate) static MARK: Script = Script::new(MARK_BODY, || hash(MARK_BODY));
 const MARK_BODY: &str = r"
 local marker = redis.call('HMGET', KEYS[1], 'generation', 'last')

@@ -1,17 +1,17 @@
-//! What a store counts about itself.
+//! Counters for metrics.
 
 use onceward::store::driver::Counter;
 
 /// What a store has done since it was opened.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Statistics {
-    /// Loads, swaps, scans and forgets that were asked for.
+    /// Loads, swaps, scans and forgets.
     pub calls: u64,
-    /// Those that the store could not serve.
+    /// Calls that failed.
     pub failures: u64,
     /// Connections that were made after the first.
     pub reconnects: u64,
-    /// How often records were found to be lost.
+    /// How often a loss of records was detected.
     pub losses: u64,
 }
 

@@ -1,4 +1,4 @@
-//! The four methods of a store.
+//! The store: its four methods, and the scripts behind them.
 
 use std::sync::Arc;
 
@@ -21,15 +21,15 @@ use crate::statistics::{Counters, Statistics};
 use crate::url::RedisUrl;
 use crate::{marker, monitor};
 
-/// So many deletions are under way at once: claims come between them.
+/// Concurrent deletions of a forget; claims are served between them.
 const FORGET_AT_ONCE: usize = 64;
-/// Scores are numbers that Lua keeps exactly. What is never due stands at the end of its list.
+/// The highest score that Lua represents exactly. Records that never come due have it, and are last in their list.
 pub(crate) const SCORE_MAX: u64 = 1 << 53;
 
 /// A store in Redis. Clones share it.
 ///
-/// Must be made within a tokio runtime with time and network: a task there keeps the connection and looks after the markers,
-/// and ends when the last clone is dropped.
+/// Must be created within a tokio runtime with time and network: a task there maintains the connection and checks the
+/// markers. It ends when the last clone is dropped.
 #[derive(Clone)]
 pub struct RedisStore {
     inner: Arc<StoreInner>,
@@ -40,7 +40,7 @@ pub(crate) struct StoreInner {
     pub keys: Keys,
     pub loss_detector: LossDetector,
     pub counters: Counters,
-    /// Wakes the watch.
+    /// Wakes the monitor.
     pub wake_monitor: Arc<Notify>,
     pub server: String,
     clock: Option<Arc<dyn Clock>>,
@@ -48,7 +48,7 @@ pub(crate) struct StoreInner {
     in_flight: usize,
 }
 
-/// What a script told, and when.
+/// The answer of a script.
 pub(crate) struct ScriptAnswer {
     pub kind: ReplyKind,
     pub now: Timestamp,
@@ -56,18 +56,18 @@ pub(crate) struct ScriptAnswer {
     pub rest: Value,
 }
 
-/// Why a script told nothing.
+/// Why a script has no answer.
 pub(crate) enum ScriptError {
     Failed(Failure),
-    /// The bucket is not what was known. Nothing was written.
+    /// The bucket's marker is not the known one. Nothing was written.
     Lost,
 }
 
 impl RedisStore {
-    /// Connects, looks at the server's settings, and finds or makes the marker.
+    /// Connects, checks the server's settings, and reads or creates the markers.
     ///
-    /// Refused where Redis may evict records, where it is a replica, where the URL does not say that it is a cluster, and
-    /// where records were lost.
+    /// Refuses a Redis that may evict records, a replica, a cluster whose URL lacks `cluster=true`, and a store that has
+    /// lost records.
     pub async fn connect(url: &RedisUrl, options: Options) -> Result<Self, OpenError> {
         options.check()?;
         let server = url.to_string();
@@ -100,8 +100,8 @@ impl RedisStore {
         Ok(Self { inner })
     }
 
-    /// An operator accepts that records were lost: their keys name new operations from now on, and retries of them
-    /// execute again. Gateways that run go on by themselves within a second.
+    /// Accepts the loss of records: their keys name new operations from now on, and retries of them execute again. Running
+    /// gateways continue by themselves within a second.
     pub async fn accept_loss(url: &RedisUrl) -> Result<(), OpenError> {
         let server = url.to_string();
         let connection = Connection::connect(url, &Options::default())
@@ -115,14 +115,14 @@ impl RedisStore {
         self.inner.counters.read()
     }
 
-    /// Whether records are known to be lost, and what to do: for readiness.
+    /// The known loss of records, with what to do: for readiness.
     pub fn loss(&self) -> Option<String> {
         self.inner.loss_detector.generation().err()
     }
 }
 
 impl StoreInner {
-    /// Runs a script on one bucket, with what is known of it in front of the arguments.
+    /// Runs a script on one bucket. The known generation and version precede the arguments.
     pub(crate) async fn ask(
         &self,
         script: &Script,
@@ -146,7 +146,7 @@ impl StoreInner {
                 Err(ScriptError::Lost)
             }
             Err(failure) => {
-                // The connection may be gone: the watch makes another.
+                // The connection may be lost: the monitor makes another.
                 if matches!(failure, Failure::Lost(_) | Failure::Demoted(_)) {
                     self.wake_monitor.notify_one();
                 }
@@ -158,11 +158,11 @@ impl StoreInner {
     fn marker_mismatch(&self, known: &str, found: &str) {
         if found == known {
             self.report_loss(
-                "a bucket has given fewer versions than were seen: writes were rolled back",
+                "a bucket's version is lower than one that was seen: writes were rolled back",
                 Loss::Writes,
             );
         } else if *self.loss_detector.known_generation() == *known {
-            self.report_loss("a bucket's marker is gone, or another stands there", Loss::Marker);
+            self.report_loss("a bucket's marker is missing or belongs to another generation", Loss::Marker);
         }
         self.wake_monitor.notify_one();
     }
@@ -172,7 +172,7 @@ impl StoreInner {
         self.permits.try_acquire().map_err(|_| StoreError::Overloaded { waiting: self.in_flight })
     }
 
-    /// The time of a test's clock, if there is one: scans go by it.
+    /// The time of the test's clock, if there is one: scans use it.
     pub(crate) fn clock(&self) -> Option<Timestamp> {
         self.clock.as_ref().map(|clock| clock.now())
     }
@@ -180,7 +180,7 @@ impl StoreInner {
     pub(crate) fn unavailable(&self) -> StoreError {
         let reason = match self.loss_detector.generation() {
             Err(reason) => reason,
-            Ok(_) => "Redis did not have the marker that was expected, and is being looked at".to_owned(),
+            Ok(_) => "Redis did not have the expected marker, and is being checked".to_owned(),
         };
         StoreError::Unavailable { reason }
     }

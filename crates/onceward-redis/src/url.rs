@@ -1,4 +1,4 @@
-//! Where a Redis is: `redis://[user][:password@]host[:port][/database][?cluster=true&prefix=NAME]`.
+//! The URL of a Redis: `redis://[user][:password@]host[:port][/database][?cluster=true&prefix=NAME]`.
 
 #![expect(
     clippy::wildcard_enum_match_arm,
@@ -10,7 +10,7 @@ use std::str::FromStr;
 
 use redis::{ConnectionAddr, ConnectionInfo, IntoConnectionInfo};
 
-/// Names every key in Redis begins with, unless the URL says otherwise.
+/// The prefix of every key, unless the URL has another.
 const PREFIX: &str = "onceward";
 
 /// The address of one server, or of any node of a cluster.
@@ -30,14 +30,15 @@ pub struct RedisUrl {
     pub(crate) prefix: String,
 }
 
-/// What stands behind the address.
+/// What the address leads to.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Topology {
     Single,
     Cluster,
 }
 
-/// A text that is no Redis URL. Its words follow whatever names the text; it does not repeat the text, which may hold a password.
+/// A text that is not a Redis URL. The message follows the name of the setting, and does not repeat the text, which may
+/// contain a password.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error(
     "is not a Redis URL: {problem}; it must be redis://[user][:password@]host[:port][/database][?cluster=true&prefix=NAME], or rediss:// for TLS"
@@ -51,19 +52,19 @@ fn refused(problem: impl Into<String>) -> NotARedisUrl {
 }
 
 impl RedisUrl {
-    /// What every key begins with.
+    /// The prefix of every key.
     pub fn prefix(&self) -> &str {
         &self.prefix
     }
 
-    /// The same server, with other keys: another store.
+    /// The same server with another prefix, which is another store.
     pub fn with_prefix(mut self, prefix: &str) -> Result<Self, NotARedisUrl> {
         self.prefix = checked_prefix(prefix)?;
         Ok(self)
     }
 }
 
-/// Braces would change which slot of a cluster a key lies in.
+/// Braces would change the cluster slot of a key.
 fn checked_prefix(prefix: &str) -> Result<String, NotARedisUrl> {
     let fits = (1..=64).contains(&prefix.len())
         && prefix.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"-_.:".contains(&byte));
@@ -90,8 +91,7 @@ impl FromStr for RedisUrl {
         if !text.starts_with("redis://") && !text.starts_with("rediss://") {
             return Err(refused("it begins with neither redis:// nor rediss://"));
         }
-        let mut url =
-            redis::parse_redis_url(text).ok_or_else(|| refused("its parts cannot be told apart"))?;
+        let mut url = redis::parse_redis_url(text).ok_or_else(|| refused("it cannot be parsed"))?;
         let (mut topology, mut prefix) = (Topology::Single, PREFIX.to_owned());
         for (name, value) in url.query_pairs() {
             match (name.as_ref(), value.as_ref()) {
@@ -103,13 +103,13 @@ impl FromStr for RedisUrl {
             }
         }
         if url.fragment().is_some() {
-            return Err(refused("what follows # would switch the check of certificates off"));
+            return Err(refused("a fragment (#) would disable the check of certificates"));
         }
         url.set_query(None);
         let info = url
             .as_str()
             .into_connection_info()
-            .map_err(|error| refused(error.detail().unwrap_or("its parts make no sense").to_owned()))?;
+            .map_err(|error| refused(error.detail().unwrap_or("it cannot be parsed").to_owned()))?;
         if topology == Topology::Cluster && info.redis_settings().db() != 0 {
             return Err(refused("a cluster has only database 0"));
         }
@@ -122,7 +122,7 @@ impl fmt::Display for RedisUrl {
         let (scheme, host, port) = match self.info.addr() {
             ConnectionAddr::Tcp(host, port) => ("redis", host.as_str(), *port),
             ConnectionAddr::TcpTls { host, port, .. } => ("rediss", host.as_str(), *port),
-            // Other kinds are refused when the text is read.
+            // Other kinds are refused when the text is parsed.
             _ => ("redis", "?", 0),
         };
         let redis = self.info.redis_settings();

@@ -23,7 +23,7 @@ fn claim(n: usize) -> Claim {
     Claim::new(Scope::new("s").unwrap(), key, Fingerprint::of_bytes(b"b"))
 }
 
-/// Until the cache is connected it refuses, and each refusal asks for a connection.
+/// An unconnected cache refuses, and each refusal starts a connection.
 async fn connected(url: &str) -> RedisCache {
     let cache = RedisCache::new(url.parse().unwrap());
     while cache.get(RecordId::from_bytes([1; 16])).await.is_err() {
@@ -71,7 +71,7 @@ async fn a_cache_that_is_flushed_and_killed_under_load_costs_only_calls_of_the_s
                             Outcome::completed(Reply::new("done"))
                         })
                         .await;
-                    // Somebody else may be at it just now, and nothing else may happen.
+                    // Another task may be executing it; no other answer is allowed.
                     assert!(
                         matches!(ran, Ok(Ran::Executed { .. } | Ran::Replayed { .. } | Ran::Refused(_))),
                         "{ran:?}"

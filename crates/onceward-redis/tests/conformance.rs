@@ -1,4 +1,4 @@
-//! What every store must do, of a Redis server and of a cluster of three.
+//! The conformance suite, for a Redis server and for a cluster of three.
 
 #![allow(clippy::unwrap_used, reason = "a panic is how a test reports")]
 

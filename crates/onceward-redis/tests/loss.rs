@@ -1,4 +1,4 @@
-//! Redis loses records: the store notices, and serves nothing until an operator has said that it may.
+//! Redis loses records: the store detects it, and refuses all calls until an operator accepts the loss.
 
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a panic is how a test reports")]
 
@@ -17,7 +17,7 @@ use onceward_redis::{FirstUse, OpenError, Options, RedisStore, RedisUrl, examine
 use onceward_testkit::sample;
 use onceward_testkit::servers::{RedisCluster, RedisServer};
 
-/// A connection that is being made again is waited for; anything else is the answer.
+/// Waits while a connection is being made; any other result is the answer.
 async fn load(store: &RedisStore, id: RecordId) -> Result<Option<Stamped>, String> {
     loop {
         match store.load(id).await {
@@ -61,7 +61,7 @@ async fn after_a_flush_not_one_claim_slips_through_and_accepting_the_loss_goes_o
     let store = connect(&server).await;
     put(&store, 1).await;
     server.cli(&["flushall"]);
-    // The very first call after the flush: no background look has come by.
+    // The very first call after the flush: the monitor has not run yet.
     let refused = claim(&store, 1).await;
     assert!(matches!(&refused, Err(StoreError::Unavailable { .. })), "{refused:?}");
     assert!(load(&store, sample::id(1)).await.unwrap_err().contains("onceward store accept-loss"));
@@ -114,8 +114,8 @@ async fn a_restart_from_an_old_snapshot_is_noticed_and_stops_every_gateway() {
     put(&writer, 2).await;
     server.kill();
     server.begin();
-    // The marker is there, and so is the first record; only whoever saw the second one can miss it.
-    // Connecting again takes a moment. Nothing is answered before or after it.
+    // The marker and the first record exist; only the gateway that saw the second record can miss it. Reconnecting takes a
+    // moment. Nothing is answered before or after it.
     while !load(&writer, sample::id(2)).await.unwrap_err().contains("rolled back") {
         tokio::task::yield_now().await;
     }
@@ -163,17 +163,17 @@ async fn an_old_snapshot_in_which_an_older_loss_was_accepted_is_not_taken_for_ac
     }
     server.kill();
     server.begin();
-    // The second record is gone, and nobody has accepted that.
+    // The second record is missing, and no operator has accepted that.
     assert!(load(&store, sample::id(2)).await.unwrap_err().contains("accept-loss"));
     assert!(matches!(claim(&store, 2).await, Err(StoreError::Unavailable { .. })));
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_server_that_has_become_a_replica_is_left_for_whoever_is_the_master_now() {
+async fn a_server_that_has_become_a_replica_is_left_for_the_new_master() {
     let server = RedisServer::start(&[]);
     let store = connect(&server).await;
     let before = store.statistics().reconnects;
-    // Nobody listens there, so its records stay as they are.
+    // No server listens there, so its records stay as they are.
     server.cli(&["replicaof", "127.0.0.1", "1"]);
     assert!(matches!(claim(&store, 1).await, Err(StoreError::Unavailable { .. })));
     while store.statistics().reconnects == before {
@@ -227,7 +227,7 @@ async fn one_flushed_node_of_a_cluster_is_noticed() {
     for n in 0..30 {
         match claim(&store, n).await {
             Ok(Swapped::Conflict(seen)) => assert!(seen.record.is_some()),
-            Ok(Swapped::Applied { .. }) => panic!("record {n} was taken for new"),
+            Ok(Swapped::Applied { .. }) => panic!("record {n} was treated as new"),
             Err(_) => refused += 1,
         }
     }
@@ -241,7 +241,7 @@ async fn one_flushed_node_of_a_cluster_is_noticed() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_password_is_never_told() {
+async fn a_password_is_never_shown() {
     let server = RedisServer::start(&["--requirepass", "hunter2"]);
     let with = format!("redis://:hunter2@127.0.0.1:{}", server.port());
     let store = RedisStore::connect(&with.parse().unwrap(), Options::default()).await.unwrap();
@@ -265,7 +265,7 @@ async fn a_flush_under_load_executes_nothing_twice() {
     let server = RedisServer::start(&[]);
     let store = connect(&server).await;
     let limits = Limits {
-        // Nothing is remembered here, so that every retry asks Redis.
+        // The engine caches nothing, so that every retry reads Redis.
         cache_bytes: 1,
         settle_patience: Duration::from_millis(200),
         settle_give_up: Duration::from_millis(200),
@@ -300,7 +300,7 @@ async fn a_flush_under_load_executes_nothing_twice() {
                     match ran {
                         Ok(Ran::Executed { .. } | Ran::Replayed { .. } | Ran::Refused(_)) if refused == 0 => {
                         }
-                        // What was under way when the flush came.
+                        // Requests that were in flight during the flush.
                         Ok(Ran::Unknown(_) | Ran::Refused(_)) => {}
                         Ok(other) => panic!("after the loss was noticed a request got {other:?}"),
                         Err(_) => refused += 1,
@@ -312,7 +312,7 @@ async fn a_flush_under_load_executes_nothing_twice() {
             })
         })
         .collect();
-    // Enough was executed for retries to be under way, and half is left.
+    // Enough was executed that retries are in flight, and half is left.
     executed.acquire_many(u32::try_from(KEYS / 2).unwrap()).await.unwrap().forget();
     server.cli(&["flushall"]);
     for task in tasks {

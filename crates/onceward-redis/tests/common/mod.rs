@@ -23,7 +23,7 @@ pub fn cluster() -> String {
     CLUSTER.get_or_init(|| RedisCluster::start(&[])).url()
 }
 
-/// A URL whose prefix nobody used before.
+/// A URL with a new prefix.
 pub fn fresh(url: &str) -> RedisUrl {
     static USED: AtomicU64 = AtomicU64::new(0);
     let number = USED.fetch_add(1, Ordering::Relaxed);
@@ -31,7 +31,7 @@ pub fn fresh(url: &str) -> RedisUrl {
     url.with_prefix(&format!("test-{}-{number}", std::process::id())).unwrap()
 }
 
-/// A new, empty store that goes by this clock.
+/// A new, empty store with this clock.
 pub async fn specimen(url: &str, clock: Arc<VirtualClock>) -> Specimen {
     let url = fresh(url);
     let store =
