@@ -78,30 +78,6 @@ fn a_setting_that_makes_no_sense_is_refused_with_its_value_and_the_rule() {
 }
 
 #[test]
-fn a_second_open_in_this_process_is_refused_through_whichever_name() {
-    let directory = tempfile::tempdir().unwrap();
-    let path = directory.path().join("onceward.db");
-    let store = open(&path);
-    let mut names = vec![path.clone(), directory.path().join(".").join("onceward.db")];
-    #[cfg(unix)]
-    {
-        let link = directory.path().join("link.db");
-        std::os::unix::fs::symlink(&path, &link).unwrap();
-        names.push(link);
-    }
-    for name in names {
-        let error = refused(&name);
-        let OpenError::InUse { path, holder } = &error else { panic!("{name:?}: {error}") };
-        assert_eq!((path.as_path(), *holder), (store.path(), Some(std::process::id())));
-    }
-    // The refused opens released no lock: the store still works, and others are still refused.
-    put(&store, sample::id(1), None, sample::record("k"));
-    assert!(matches!(refused(&path), OpenError::InUse { .. }));
-    drop(store);
-    put(&open(&path), sample::id(2), None, sample::record("k"));
-}
-
-#[test]
 fn a_second_process_is_refused_with_the_firsts_number_and_a_killed_one_leaves_no_lock() {
     let directory = tempfile::tempdir().unwrap();
     let path = directory.path().join("onceward.db");
