@@ -1,4 +1,4 @@
-//! Minutes of claims in which nothing expires for now.
+//! Minutes of claims that a sweep can skip, because nothing in them has expired.
 //!
 //! Expired records are found by the time of their claim, so without this cache every sweep would read every live row. A
 //! minute that was swept is skipped until the first of its records expires. Writes of this process update that time; writes

@@ -139,8 +139,8 @@ impl<B: Sendable> Line<B> {
         !self.over && self.sender.is_ready()
     }
 
-    /// Whether another request could be sent on it now. It cannot where an answer came before its request was sent to
-    /// the end: nobody would drive the rest, and whoever sends it would be kept waiting.
+    /// Whether another request could be sent on it now. It cannot where an answer came before its request was sent whole: the rest
+    /// of that request would come first.
     pub(super) fn is_idle(&self) -> bool {
         !self.over && self.sender.is_ready()
     }

@@ -13,7 +13,7 @@ use super::line::Line;
 use super::wire::Wire;
 
 /// How long the connection of an ended request stays open. A handler may still work after its answer, and servers such as uvicorn
-/// cancel it when the client goes away. Servers keep idle connections for longer, so they do not close first.
+/// cancel it when the client goes away. Servers keep idle connections for longer by default, so they do not close first.
 const AFTER_ANSWER: Duration = Duration::from_secs(1);
 
 /// The connections that no request uses at the moment.
