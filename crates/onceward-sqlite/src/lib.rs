@@ -25,11 +25,6 @@
 //! # }).unwrap();
 //! ```
 
-/// The README's code runs as a test.
-#[cfg(doctest)]
-#[doc = include_str!("../../../README.md")]
-struct Readme;
-
 mod batch;
 mod cursor;
 mod entry;
