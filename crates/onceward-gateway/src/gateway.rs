@@ -1,6 +1,8 @@
 //! What every request goes through: the layer around the proxy, what is counted and traced of it, and an answer for
 //! whatever fails without a key.
 
+mod upstream;
+
 use std::convert::Infallible;
 use std::future::Future;
 use std::pin::Pin;
@@ -19,8 +21,9 @@ use serde_json::json;
 use tower_layer::Layer as _;
 use tower_service::Service;
 
+use self::upstream::{Upstream, UpstreamLatency};
 use crate::front;
-use crate::proxy::{Proxy, ProxyError, Took, UpstreamBody};
+use crate::proxy::{Proxy, ProxyError, UpstreamBody};
 use crate::telemetry::access::Asked;
 use crate::telemetry::metrics::{InFlight, Metrics};
 use crate::telemetry::traces::{Ended, RequestSpan, Tracer, log_span};
@@ -61,12 +64,12 @@ fn words(error: &ProxyError) -> String {
 /// The service behind the listener. Its layer can be replaced while it runs. Cheap to clone; all clones are one.
 #[derive(Clone)]
 pub struct Gateway {
-    shared: Arc<Shared>,
+    inner: Arc<Inner>,
 }
 
-struct Shared {
-    protected: ArcSwap<Idempotency<Proxy<Sent>, Proven>>,
-    proxy: Proxy<Sent>,
+struct Inner {
+    protected: ArcSwap<Idempotency<Upstream, Proven>>,
+    upstream: Upstream,
     metrics: Metrics,
     tracer: Tracer,
 }
@@ -74,19 +77,20 @@ struct Shared {
 impl Gateway {
     /// A gateway to an upstream.
     pub fn new(layer: IdempotencyLayer, proxy: Proxy<Sent>, metrics: Metrics, tracer: Tracer) -> Self {
-        let protected = ArcSwap::from_pointee(layer.on_error(Proven).layer(proxy.clone()));
-        Self { shared: Arc::new(Shared { protected, proxy, metrics, tracer }) }
+        let upstream = Upstream(proxy);
+        let protected = ArcSwap::from_pointee(layer.on_error(Proven).layer(upstream.clone()));
+        Self { inner: Arc::new(Inner { protected, upstream, metrics, tracer }) }
     }
 
     /// Takes another layer. Requests that have begun go on under the old one.
     pub fn replace(&self, layer: IdempotencyLayer) {
-        self.shared.protected.store(Arc::new(layer.on_error(Proven).layer(self.shared.proxy.clone())));
+        self.inner.protected.store(Arc::new(layer.on_error(Proven).layer(self.inner.upstream.clone())));
     }
 }
 
 impl std::fmt::Debug for Gateway {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Gateway").field("proxy", &self.shared.proxy).finish_non_exhaustive()
+        f.debug_struct("Gateway").field("upstream", &self.inner.upstream).finish_non_exhaustive()
     }
 }
 
@@ -100,15 +104,15 @@ impl Service<Request<front::Body>> for Gateway {
     }
 
     fn call(&mut self, mut request: Request<front::Body>) -> Answering {
-        let span = self.shared.tracer.request(&request);
+        let span = self.inner.tracer.request(&request);
         if let Some(span) = &span {
             // It travels with the request, because work under a key outlives this future.
             request.extensions_mut().insert(span.clone());
         }
         let log = log_span(&request, span.as_ref());
         let asked = Asked::by(&request);
-        let told = Told { in_flight: self.shared.metrics.in_flight(), span, asked, came: instant() };
-        let mut protected = Idempotency::clone(&self.shared.protected.load());
+        let told = Told { in_flight: self.inner.metrics.in_flight(), span, asked, came: instant() };
+        let mut protected = Idempotency::clone(&self.inner.protected.load());
         Answering { answer: log.in_scope(|| protected.call(request)), log, told: Some(told) }
     }
 }
@@ -117,7 +121,7 @@ pin_project_lite::pin_project! {
     /// A request that is being answered.
     pub struct Answering {
         #[pin]
-        answer: ResponseFuture<<Proxy<Sent> as Service<Request<Sent>>>::Future, UpstreamBody<Sent>, ProxyError>,
+        answer: ResponseFuture<<Upstream as Service<Request<Sent>>>::Future, UpstreamBody<Sent>, ProxyError>,
         // Lines about the request are logged in it.
         log: tracing::Span,
         // Nothing once it was told.
@@ -165,7 +169,7 @@ impl Told {
         };
         let (metrics, took) = (self.in_flight.metrics(), instant().duration_since(self.came));
         metrics.request(route, how.into(), took.as_secs_f64());
-        if let Some(Took(took)) = answer.extensions().get() {
+        if let Some(UpstreamLatency(took)) = answer.extensions().get() {
             metrics.upstream(route, took.as_secs_f64());
         }
         if let Some(span) = self.span {

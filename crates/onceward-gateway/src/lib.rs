@@ -2,6 +2,7 @@
 
 pub mod admin;
 pub mod cli;
+pub mod client_address;
 pub mod config;
 pub mod demo;
 pub mod front;

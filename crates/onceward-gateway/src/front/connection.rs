@@ -22,11 +22,12 @@ use tower_service::Service;
 
 use super::guard::{Guard, Opened};
 use super::head::HeadLimits;
-use super::raw::Shared;
+use super::http1_state::Http1State;
 use super::service::{Handler, Protocol};
 use super::streams::Streams;
 use super::timer::{FROM_NOW, HeadTimer};
-use super::{Body, Front, Peer, tls};
+use super::{Body, Front, tls};
+use crate::client_address::ClientAddress;
 use crate::settings::{Limits, Scheme};
 
 /// With this, and nothing else, HTTP/2 begins. No HTTP/1.1 request can.
@@ -153,7 +154,7 @@ where
     B::Error: Into<Box<dyn StdError + Send + Sync>>,
 {
     let Accepted { mut io, address, service, place } = accepted;
-    let peer = Peer::new(address, scheme);
+    let client = ClientAddress::new(address, scheme);
     let mut read = BytesMut::new();
     let speaks = match speaks {
         Speaks::Http1 | Speaks::Http2 => speaks,
@@ -169,7 +170,7 @@ where
         },
     };
     let opened = Opened { io, read, stall: limits.body_timeout, place };
-    let handler = |protocol| Handler { service, peer, protocol, body_timeout: limits.body_timeout };
+    let handler = |protocol| Handler { service, client, protocol, body_timeout: limits.body_timeout };
     match speaks {
         Speaks::Http2 => {
             let streams = Arc::new(Streams::new(limits));
@@ -199,17 +200,17 @@ where
             connection.await.map_err(ConnectionError::Http)
         }
         Speaks::Http1 | Speaks::Unknown => {
-            let shared = Arc::new(Shared::default());
+            let state = Arc::new(Http1State::default());
             let head = HeadLimits { head: limits.header_bytes, target: limits.url_bytes };
-            let io = TokioIo::new(Guard::http1(opened, head, Arc::clone(&shared)));
-            let connection = http1_builder(limits, Arc::clone(&shared))
-                .serve_connection(io, handler(Protocol::Http1(Arc::clone(&shared))));
+            let io = TokioIo::new(Guard::http1(opened, head, Arc::clone(&state)));
+            let connection = http1_builder(limits, Arc::clone(&state))
+                .serve_connection(io, handler(Protocol::Http1(Arc::clone(&state))));
             let mut connection = pin!(connection.with_upgrades());
             tokio::select! {
                 biased;
                 ended = connection.as_mut() => return ended.map_err(ConnectionError::Http),
                 _ = stop.next() => {
-                    shared.stop();
+                    state.stop();
                     connection.as_mut().graceful_shutdown();
                 }
             }
@@ -235,13 +236,13 @@ async fn detect(io: &mut (impl AsyncRead + Unpin), read: &mut BytesMut) -> io::R
     }
 }
 
-fn http1_builder(limits: &Limits, shared: Arc<Shared>) -> http1::Builder {
+fn http1_builder(limits: &Limits, state: Arc<Http1State>) -> http1::Builder {
     // The guard has the limit of a head. This is wider, so that it is always the guard who refuses.
     let wider = limits.header_bytes.saturating_mul(2).max(MIN_BUFFER);
     let mut builder = http1::Builder::new();
     builder
         .half_close(false)
-        .timer(HeadTimer::new(limits, shared))
+        .timer(HeadTimer::new(limits, state))
         .header_read_timeout(FROM_NOW)
         .max_header_size(wider)
         .max_buf_size(wider);

@@ -18,8 +18,8 @@ use tokio::sync::OwnedSemaphorePermit;
 
 use super::framing::{Follower, Rest};
 use super::head::HeadLimits;
+use super::http1_state::Http1State;
 use super::linger::{Haste, Linger};
-use super::raw::Shared;
 use super::refusal::{Refusal, STAND_IN};
 use super::stall::Stall;
 
@@ -41,7 +41,7 @@ pub(super) struct Guard<I> {
 #[derive(Debug)]
 enum Kind {
     /// HTTP/1.1: everything is looked at.
-    Http1 { follower: Follower, shared: Arc<Shared>, state: State },
+    Http1 { follower: Follower, shared: Arc<Http1State>, state: State },
     /// HTTP/2, which keeps its requests apart by itself: everything passes.
     Http2,
 }
@@ -69,7 +69,7 @@ pub(super) struct Opened<I> {
 
 impl<I> Guard<I> {
     /// Guards HTTP/1.1.
-    pub(super) fn http1(opened: Opened<I>, limits: HeadLimits, shared: Arc<Shared>) -> Self {
+    pub(super) fn http1(opened: Opened<I>, limits: HeadLimits, shared: Arc<Http1State>) -> Self {
         let kind = Kind::Http1 { follower: Follower::new(limits), shared, state: State::Looks };
         Self::new(opened, kind, 0)
     }
@@ -96,7 +96,7 @@ impl<I> Guard<I> {
     fn is_cut_off(&self) -> bool {
         match &self.kind {
             Kind::Http2 => false,
-            Kind::Http1 { shared, .. } if shared.is_raw() => false,
+            Kind::Http1 { shared, .. } if shared.is_upgraded() => false,
             Kind::Http1 { state: State::Refused | State::Broken(_), .. } => true,
             Kind::Http1 { follower, state: State::Reads | State::Looks, .. } => {
                 !follower.is_between_requests() || !self.held.is_empty()
@@ -108,13 +108,13 @@ impl<I> Guard<I> {
     fn answering(&mut self) {
         if let Kind::Http1 { follower, shared, state } = &mut self.kind
             && follower.waits()
-            && !shared.is_raw()
+            && !shared.is_upgraded()
         {
             follower.answered();
             if !self.held.is_empty() {
                 *state = State::Looks;
             }
-            shared.wake();
+            shared.wake_reader();
         }
     }
 }
@@ -142,7 +142,7 @@ impl<I: AsyncRead + Unpin> AsyncRead for Guard<I> {
             };
             match state {
                 // Whoever holds the upgraded connection must not wait for bytes that never come.
-                State::Refused if shared.is_raw() => {
+                State::Refused if shared.is_upgraded() => {
                     return Poll::Ready(Err(io::ErrorKind::InvalidData.into()));
                 }
                 // The end of the stream would make hyper drop requests that are still being answered, and the stand-in
@@ -154,9 +154,9 @@ impl<I: AsyncRead + Unpin> AsyncRead for Guard<I> {
                 State::Reads | State::Looks => {}
             }
             if follower.waits() {
-                shared.wait(context.waker());
+                shared.register_reader(context.waker());
             }
-            if shared.is_raw() {
+            if shared.is_upgraded() {
                 if held.is_empty() {
                     return Pin::new(io).poll_read(context, buffer);
                 }
@@ -206,7 +206,7 @@ impl<I: AsyncRead + Unpin> AsyncRead for Guard<I> {
 }
 
 /// What becomes of the bytes that may not be passed on as they are: those that are held, from `keep` on.
-fn settle(rest: Rest, shared: &Shared, held: &mut BytesMut, keep: usize) -> State {
+fn settle(rest: Rest, shared: &Http1State, held: &mut BytesMut, keep: usize) -> State {
     match rest {
         Rest::Nothing | Rest::Incomplete | Rest::Waits => State::Reads,
         Rest::Refused(refusal) => {

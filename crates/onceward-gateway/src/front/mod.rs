@@ -8,8 +8,8 @@
 //! 4. HTTP/1.1 goes through a guard, which passes on only what is strictly framed. What is not is answered with 400 (414,
 //!    431 where it is too long) and ends the connection; the service never sees it. HTTP/2 requests that can mean two things
 //!    are answered likewise, and their connection goes on.
-//! 5. Each request gets a [`Peer`] among its extensions, and a [`Raw`] if it asks for an upgrade over HTTP/1.1. Its
-//!    [`Body`] breaks off where the client pauses for too long.
+//! 5. Each request gets its [`ClientAddress`](crate::client_address::ClientAddress) as an extension. Its [`Body`] breaks off
+//!    where the client pauses for too long. After an answer with status 101, the guard lets all bytes pass.
 //! 6. An answer that ends the connection while the client still sends is followed by a lingering close: what comes is read
 //!    and thrown away for a while, so that the client sees the answer and not a reset.
 //! 7. Asked to stop, it takes no new requests, and ends when those in flight are answered.
@@ -21,9 +21,9 @@ mod fields;
 mod framing;
 mod guard;
 mod head;
+mod http1_state;
 mod linger;
 mod listen;
-mod raw;
 mod refusal;
 mod service;
 mod stall;
@@ -34,16 +34,11 @@ pub mod tls;
 #[cfg(test)]
 mod properties;
 
-use std::net::SocketAddr;
-
-use http::HeaderValue;
-
 pub use self::body::{Body, BodyError};
 pub use self::connection::ConnectionError;
 pub use self::listen::Ended;
-pub use self::raw::Raw;
 pub use self::refusal::Refusal;
-use crate::settings::{Limits, Scheme};
+use crate::settings::Limits;
 
 /// Takes connections, and hands on what they ask for.
 #[derive(Debug, Clone)]
@@ -52,28 +47,4 @@ pub struct Front {
     pub limits: Limits,
     /// Where it is given, clients speak TLS.
     pub tls: Option<tls::Shown>,
-}
-
-/// Who sent a request, and how. It is among the extensions of each.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Peer {
-    /// Where the connection comes from.
-    pub address: SocketAddr,
-    /// Plain or TLS.
-    pub scheme: Scheme,
-    /// The address as a header has it, written once for all requests of a connection.
-    forwarded_for: Option<HeaderValue>,
-}
-
-impl Peer {
-    pub(crate) fn new(address: SocketAddr, scheme: Scheme) -> Self {
-        // An address consists of characters that a header can have.
-        let forwarded_for = HeaderValue::try_from(address.ip().to_canonical().to_string()).ok();
-        Self { address, scheme, forwarded_for }
-    }
-
-    /// What `X-Forwarded-For` says of it.
-    pub(crate) fn forwarded_for(&self) -> Option<&HeaderValue> {
-        self.forwarded_for.as_ref()
-    }
 }

@@ -9,18 +9,18 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use http::header::{CONTENT_LENGTH, HOST, UPGRADE};
-use http::{Request, Response};
+use http::{Request, Response, StatusCode};
 use http_body::{Body as HttpBody, Frame, SizeHint};
 use hyper::body::Incoming;
 use onceward::http::is_miscased;
 use tower_service::Service;
 
-use super::Peer;
 use super::body::Body;
 use super::fields::is_host;
-use super::raw::{Raw, Shared};
+use super::http1_state::Http1State;
 use super::refusal::{self, Refusal, Then};
 use super::streams::{Stream, Streams};
+use crate::client_address::ClientAddress;
 use crate::telemetry::access;
 
 pin_project_lite::pin_project! {
@@ -61,7 +61,7 @@ where
 #[derive(Clone)]
 pub(super) struct Handler<S> {
     pub service: S,
-    pub peer: Peer,
+    pub client: ClientAddress,
     pub protocol: Protocol,
     pub body_timeout: Duration,
 }
@@ -70,7 +70,7 @@ pub(super) struct Handler<S> {
 #[derive(Clone)]
 pub(super) enum Protocol {
     /// The guard looked at everything, and tells here what it refused.
-    Http1(Arc<Shared>),
+    Http1(Arc<Http1State>),
     /// There is no guard. The requests are counted, so that it can be told whether the connection is idle.
     Http2 {
         /// Bytes of path and query.
@@ -84,15 +84,12 @@ impl<S> Handler<S> {
     /// What is wrong with a request, and gives it the extensions that the service relies on.
     fn admit(&self, request: &mut Request<Incoming>) -> Option<(Refusal, Then)> {
         match &self.protocol {
-            Protocol::Http1(shared) => {
+            Protocol::Http1(state) => {
                 if request.method().as_str() == refusal::METHOD {
-                    return Some((shared.refusal().unwrap_or(Refusal::RequestLine), Then::Close));
+                    return Some((state.refusal().unwrap_or(Refusal::RequestLine), Then::Close));
                 }
                 if names_no_host(request) {
                     return Some((Refusal::HostMalformed, Then::Close));
-                }
-                if request.headers().contains_key(UPGRADE) {
-                    request.extensions_mut().insert(Raw(Arc::clone(shared)));
                 }
             }
             Protocol::Http2 { url_bytes, .. } => {
@@ -101,7 +98,7 @@ impl<S> Handler<S> {
                 }
             }
         }
-        request.extensions_mut().insert(self.peer.clone());
+        request.extensions_mut().insert(self.client.clone());
         None
     }
 }
@@ -154,11 +151,14 @@ where
     type Future = Handling<S, S::Future>;
 
     fn call(&self, request: Request<Incoming>) -> Self::Future {
-        let stream = match &self.protocol {
-            Protocol::Http1(_) => None,
-            Protocol::Http2 { streams, idle_timeout, .. } => Some(streams.begin(*idle_timeout)),
+        let (upgradable, stream) = match &self.protocol {
+            Protocol::Http1(state) if request.headers().contains_key(UPGRADE) => {
+                (Some(Arc::clone(state)), None)
+            }
+            Protocol::Http1(_) => (None, None),
+            Protocol::Http2 { streams, idle_timeout, .. } => (None, Some(streams.begin(*idle_timeout))),
         };
-        Handling { step: self.step(request), stream }
+        Handling { step: self.step(request), upgradable, stream }
     }
 }
 
@@ -168,7 +168,7 @@ impl<S> Handler<S> {
         S: Service<Request<Body>, Response = Response<B>, Error = Infallible> + Clone,
     {
         if let Some((refusal, then)) = self.admit(&mut request) {
-            access::refused(self.peer.address, refusal);
+            access::refused(self.client.address, refusal);
             return Step::Refused { answer: Some(refusal.response(then)) };
         }
         let request = request.map(|incoming| Body::new(incoming, self.body_timeout));
@@ -192,6 +192,8 @@ pin_project_lite::pin_project! {
     pub(super) struct Handling<S, F> {
         #[pin]
         step: Step<S, F>,
+        // The connection, where this request may end HTTP on it.
+        upgradable: Option<Arc<Http1State>>,
         stream: Option<Stream>,
     }
 }
@@ -215,6 +217,11 @@ where
     fn poll(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
         let this = self.project();
         let answer = ready!(this.step.poll(context))?;
+        if let Some(connection) = this.upgradable
+            && answer.status() == StatusCode::SWITCHING_PROTOCOLS
+        {
+            connection.upgrade();
+        }
         Poll::Ready(Ok(answer.map(|body| Answer { body, stream: this.stream.take() })))
     }
 }

@@ -12,7 +12,7 @@ use std::time::Duration;
 use hyper::rt::{Sleep, Timer};
 use onceward::time::{Alarm, Instant, deadline, instant};
 
-use super::raw::Shared;
+use super::http1_state::Http1State;
 use crate::settings::Limits;
 
 /// What hyper is told. With it, the deadline that hyper asks for is the moment at which it begins to wait.
@@ -22,18 +22,18 @@ pub(super) const FROM_NOW: Duration = Duration::ZERO;
 pub(super) struct HeadTimer {
     header_timeout: Duration,
     idle_timeout: Duration,
-    shared: Arc<Shared>,
+    state: Arc<Http1State>,
     alarm: Arc<Mutex<Option<Alarm>>>,
     /// Whether a head was waited for before.
     used: AtomicBool,
 }
 
 impl HeadTimer {
-    pub(super) fn new(limits: &Limits, shared: Arc<Shared>) -> Self {
+    pub(super) fn new(limits: &Limits, state: Arc<Http1State>) -> Self {
         Self {
             header_timeout: limits.header_timeout,
             idle_timeout: limits.idle_timeout,
-            shared,
+            state,
             alarm: Arc::default(),
             used: AtomicBool::new(false),
         }
@@ -41,7 +41,7 @@ impl HeadTimer {
 }
 
 struct HeadWait {
-    shared: Arc<Shared>,
+    state: Arc<Http1State>,
     alarm: Arc<Mutex<Option<Alarm>>>,
     header_timeout: Duration,
     deadline: Instant,
@@ -55,12 +55,12 @@ impl Timer for HeadTimer {
     }
 
     fn sleep_until(&self, now: std::time::Instant) -> Pin<Box<dyn Sleep>> {
-        self.shared.await_head();
+        self.state.await_head();
         // A new connection has not been of use yet, and must be soon.
         let idle = self.used.swap(true, Ordering::Relaxed);
         let limit = if idle { self.idle_timeout } else { self.header_timeout };
         Box::pin(HeadWait {
-            shared: Arc::clone(&self.shared),
+            state: Arc::clone(&self.state),
             alarm: Arc::clone(&self.alarm),
             header_timeout: self.header_timeout,
             deadline: deadline(now.into(), limit),
@@ -80,7 +80,7 @@ impl Future for HeadWait {
 
     fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<()> {
         // hyper has just asked the guard for more, so what the guard says is of this moment.
-        if self.idle && self.shared.has_head_begun() {
+        if self.idle && self.state.has_head_begun() {
             self.idle = false;
             self.deadline = deadline(instant(), self.header_timeout);
         }

@@ -10,7 +10,7 @@ use http::header::{FORWARDED, HOST};
 use http::{HeaderMap, HeaderName, HeaderValue, Request};
 use ipnet::IpNet;
 
-use crate::front::Peer;
+use crate::client_address::ClientAddress;
 use crate::settings::{Forwarding, Upstream};
 
 const X_FORWARDED_FOR: HeaderName = HeaderName::from_static("x-forwarded-for");
@@ -20,13 +20,13 @@ const X_FORWARDED_PROTO: HeaderName = HeaderName::from_static("x-forwarded-proto
 /// Where a request came from.
 #[derive(Debug)]
 pub(super) struct Origin {
-    peer: Option<Peer>,
+    client: Option<ClientAddress>,
     /// The host that it is for. Nothing where it names none, as HTTP/1.0 may.
     host: Option<HeaderValue>,
 }
 
 impl Origin {
-    pub(super) fn of<B>(request: &Request<B>) -> Self {
+    pub(super) fn new<B>(client: Option<ClientAddress>, request: &Request<B>) -> Self {
         // A target that names a host counts, whatever `Host` says (RFC 9112, section 3.2.2). `:authority` of HTTP/2 is
         // such a target.
         let host = match request.uri().authority() {
@@ -35,7 +35,7 @@ impl Origin {
             None => request.headers().get(HOST).cloned(),
         };
         let host = host.filter(|host| !host.is_empty());
-        Self { peer: request.extensions().get::<Peer>().cloned(), host }
+        Self { client, host }
     }
 }
 
@@ -60,8 +60,8 @@ impl Forwarder {
     }
 
     pub(super) fn tell(&self, headers: &mut HeaderMap, origin: Origin) {
-        let Origin { peer, host } = origin;
-        let trusted = peer.as_ref().is_some_and(|peer| self.trusts(peer.address.ip()));
+        let Origin { client, host } = origin;
+        let trusted = client.as_ref().is_some_and(|client| self.trusts(client.address.ip()));
         // Most requests have none of them.
         let sent: Vec<HeaderName> = headers.keys().filter(|name| is_forwarding(name)).cloned().collect();
         for name in sent {
@@ -75,15 +75,15 @@ impl Forwarder {
         }
         let told = if self.preserve_host { host } else { None };
         headers.insert(HOST, told.unwrap_or_else(|| self.upstream.clone()));
-        let scheme = peer.as_ref().map_or("http", |peer| peer.scheme.name());
+        let scheme = client.as_ref().map_or("http", |client| client.scheme.name());
         keep_or_tell(headers, X_FORWARDED_PROTO, &HeaderValue::from_static(scheme));
-        if let Some(peer) = &peer {
-            if let Some(address) = peer.forwarded_for() {
+        if let Some(client) = &client {
+            if let Some(address) = client.forwarded_for() {
                 append(headers, X_FORWARDED_FOR, address);
             }
             // Two ways to say the same must agree. So it is not sent where no proxy began it, and else goes on as well.
             if headers.contains_key(FORWARDED)
-                && let Ok(element) = HeaderValue::try_from(element(peer.address.ip()))
+                && let Ok(element) = HeaderValue::try_from(element(client.address.ip()))
             {
                 append(headers, FORWARDED, &element);
             }
@@ -168,8 +168,8 @@ mod tests {
     }
 
     fn from(peer: &str, host: Option<&'static str>) -> Origin {
-        let peer = Peer::new((peer.parse::<IpAddr>().unwrap(), 4711).into(), Scheme::Https);
-        Origin { peer: Some(peer), host: host.map(HeaderValue::from_static) }
+        let client = ClientAddress::new((peer.parse::<IpAddr>().unwrap(), 4711).into(), Scheme::Https);
+        Origin { client: Some(client), host: host.map(HeaderValue::from_static) }
     }
 
     const FORGED: [(&str, &str); 9] = [

@@ -25,22 +25,17 @@ mod pool;
 mod upgrade;
 mod wire;
 
-use std::future::{Future, poll_fn};
-use std::pin::Pin;
+use std::future::poll_fn;
 use std::sync::Arc;
-use std::task::{Context, Poll};
 use std::time::Duration;
 
 use http::header::TRANSFER_ENCODING;
 use http::uri::{PathAndQuery, Uri};
 use http::{HeaderValue, Method, Request, Response, StatusCode};
 use http_body::Body;
-use onceward::Operation;
 use onceward::http::EndsWithConnection;
-use onceward::http::header::IDEMPOTENCY_KEY;
-use onceward::time::{Instant, deadline, instant, sleep};
+use onceward::time::{deadline, instant, sleep};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
-use tower_service::Service;
 
 use self::alarms::Alarms;
 pub use self::body::UpstreamBody;
@@ -53,8 +48,8 @@ use self::forwarding::{Forwarder, Origin};
 use self::line::{Line, Sent};
 pub use self::opening::OtherProtocol;
 use self::pool::Pool;
+use crate::client_address::ClientAddress;
 use crate::settings::{Forwarding, Keepalive, Limits, Upstream};
-use crate::telemetry::traces::RequestSpan;
 
 /// A request body that can be sent to the upstream.
 pub trait Sendable:
@@ -67,16 +62,38 @@ impl<B> Sendable for B where
 {
 }
 
-/// How long the upstream took to begin its answer. It is among the extensions of each.
+/// What the proxy must know of a request beside the request itself.
+pub struct SendTerms<'a> {
+    /// Where the request came from, as far as that is known.
+    pub client: Option<ClientAddress>,
+    /// Whether it may be sent on a connection that other requests use.
+    pub reuse: Reuse,
+    /// Where there is one, the caller also limits how long the request may take, so that `response_timeout` does not apply; and
+    /// the request cannot be upgraded, because its caller stores the answer.
+    pub begin_limit: Option<&'a dyn BeginLimit>,
+}
+
+/// Whether a request may share its connection with others.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Took(pub Duration);
+pub enum Reuse {
+    /// It may be sent on a connection from the pool.
+    Allowed,
+    /// It gets a connection of its own unless it asks for an upgrade, or `keepalive` is `all`.
+    Forbidden,
+}
+
+/// Until when a request may begin to be sent. The limit can move while the request waits, so it is read again at each step.
+pub trait BeginLimit: Sync {
+    /// How much longer the first byte may be put off; zero where it is too late.
+    fn begin_within(&self) -> Duration;
+}
 
 /// Sends requests to the upstream.
 pub struct Proxy<B: Sendable> {
-    shared: Arc<Shared<B>>,
+    inner: Arc<Inner<B>>,
 }
 
-struct Shared<B: Sendable> {
+struct Inner<B: Sendable> {
     connector: Connector,
     pool: Arc<Pool<B>>,
     /// How many requests may be with the upstream at once.
@@ -104,7 +121,7 @@ impl<B: Sendable> Proxy<B> {
     pub fn new(upstream: &Upstream, forwarding: &Forwarding, limits: &Limits) -> Result<Self, UpstreamError> {
         let connector = Connector::new(upstream, limits)?;
         let most = limits.upstream_connections.min(Semaphore::MAX_PERMITS);
-        let shared = Shared {
+        let inner = Inner {
             connector,
             pool: Pool::new(most, limits.upstream_idle),
             active: Arc::new(Semaphore::new(most)),
@@ -115,73 +132,46 @@ impl<B: Sendable> Proxy<B> {
             keepalive: upstream.keepalive,
             limits: limits.clone(),
         };
-        Ok(Self { shared: Arc::new(shared) })
+        Ok(Self { inner: Arc::new(inner) })
+    }
+
+    /// Sends a request once, and returns when its answer begins.
+    pub async fn send(
+        &self,
+        request: Box<Request<B>>,
+        terms: SendTerms<'_>,
+    ) -> Result<Response<UpstreamBody<B>>, ProxyError> {
+        self.inner.in_time(request, terms).await
     }
 }
 
 impl<B: Sendable> Clone for Proxy<B> {
     fn clone(&self) -> Self {
-        Self { shared: self.shared.clone() }
+        Self { inner: self.inner.clone() }
     }
 }
 
 impl<B: Sendable> std::fmt::Debug for Proxy<B> {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Proxy").field("forwarder", &self.shared.forwarder).finish_non_exhaustive()
+        f.debug_struct("Proxy").field("forwarder", &self.inner.forwarder).finish_non_exhaustive()
     }
 }
 
-impl<B: Sendable> Service<Request<B>> for Proxy<B> {
-    type Response = Response<UpstreamBody<B>>;
-    type Error = ProxyError;
-    type Future = Pin<Box<dyn Future<Output = Result<Self::Response, ProxyError>> + Send>>;
-
-    fn poll_ready(&mut self, _: &mut Context<'_>) -> Poll<Result<(), ProxyError>> {
-        Poll::Ready(Ok(()))
-    }
-
-    fn call(&mut self, mut request: Request<B>) -> Self::Future {
-        let shared = self.shared.clone();
-        let operation = request.extensions().get::<Operation>().cloned();
-        let span = request.extensions().get::<RequestSpan>().map(RequestSpan::upstream);
-        if let Some(span) = &span {
-            span.inject(request.headers_mut());
-        }
-        // A request is large, and would be stored again in each of the futures that it goes through.
-        let request = Box::new(request);
-        Box::pin(async move {
-            let sent = instant();
-            let mut answered = shared.in_time(request, operation.as_ref(), sent).await;
-            if let Ok(response) = &mut answered {
-                response.extensions_mut().insert(Took(instant().duration_since(sent)));
-            }
-            match (span, &answered) {
-                (Some(span), Ok(response)) => span.answered(response.status()),
-                (Some(span), Err(error)) => span.failed(&error.to_string()),
-                (None, _) => {}
-            }
-            answered
-        })
-    }
-}
-
-impl<B: Sendable> Shared<B> {
+impl<B: Sendable> Inner<B> {
     async fn in_time(
         &self,
         request: Box<Request<B>>,
-        operation: Option<&Operation>,
-        came: Instant,
+        terms: SendTerms<'_>,
     ) -> Result<Response<UpstreamBody<B>>, ProxyError> {
-        if operation.is_some() {
-            // The engine limits how long work under a claim may take.
-            return self.exchange(request, operation).await;
+        if terms.begin_limit.is_some() {
+            return self.exchange(request, terms).await;
         }
         let patience = self.limits.response_timeout;
-        let deadline = deadline(came, patience);
+        let deadline = deadline(instant(), patience);
         let mut alarm = self.alarms.take(deadline);
         tokio::select! {
             biased;
-            answered = self.exchange(request, None) => {
+            answered = self.exchange(request, terms) => {
                 self.alarms.give_back(alarm);
                 answered
             }
@@ -194,13 +184,16 @@ impl<B: Sendable> Shared<B> {
     async fn exchange(
         &self,
         mut request: Box<Request<B>>,
-        operation: Option<&Operation>,
+        terms: SendTerms<'_>,
     ) -> Result<Response<UpstreamBody<B>>, ProxyError> {
-        let upgrade = self.prepare(&mut request, operation)?;
-        let permit = self.permit(operation).await?;
+        let SendTerms { client, reuse, begin_limit } = terms;
+        // An answer in another protocol could not be stored.
+        let upgrade = if begin_limit.is_none() { upgrade::Asked::by(&mut request) } else { None };
+        self.prepare(&mut request, client, upgrade.as_ref())?;
+        let permit = self.permit(begin_limit).await?;
         let method = request.method().clone();
-        let source = self.source(&request, upgrade.as_ref());
-        let (mut response, line) = self.send(request, source, operation).await?;
+        let source = self.source(reuse, upgrade.as_ref());
+        let (mut response, line) = self.send(request, source, begin_limit).await?;
         let then = match source {
             Source::New => Then::End,
             Source::Pool if response.status().is_server_error() => Then::Close,
@@ -219,26 +212,24 @@ impl<B: Sendable> Shared<B> {
         Ok(Response::from_parts(head, UpstreamBody::new(body, lent)))
     }
 
-    fn source(&self, request: &Request<B>, upgrade: Option<&upgrade::Asked>) -> Source {
-        // Also where a keyed request goes through unprotected: a used line could cost it its answer just the same.
-        let keyed = request.headers().contains_key(IDEMPOTENCY_KEY);
-        match self.keepalive {
-            // A line for one request cannot change the protocol.
-            Keepalive::Unkeyed if keyed && upgrade.is_none() => Source::New,
-            Keepalive::Unkeyed | Keepalive::All => Source::Pool,
+    fn source(&self, reuse: Reuse, upgrade: Option<&upgrade::Asked>) -> Source {
+        match (self.keepalive, reuse, upgrade) {
+            // A connection for one request cannot change the protocol.
+            (Keepalive::Unkeyed, Reuse::Forbidden, None) => Source::New,
+            (Keepalive::Unkeyed | Keepalive::All, _, _) => Source::Pool,
         }
     }
 
     /// Waits until fewer than the limit of requests are with the upstream.
-    async fn permit(&self, operation: Option<&Operation>) -> Result<OwnedSemaphorePermit, ProxyError> {
+    async fn permit(&self, begin_limit: Option<&dyn BeginLimit>) -> Result<OwnedSemaphorePermit, ProxyError> {
         let free = self.active.clone().acquire_owned();
         // The semaphore is never closed.
-        match operation {
+        match begin_limit {
             None => free.await.map_err(|_| ProxyError::TooLate),
-            Some(operation) => tokio::select! {
+            Some(limit) => tokio::select! {
                 biased;
                 permit = free => permit.map_err(|_| ProxyError::TooLate),
-                () = sleep(operation.begin_within()) => Err(ProxyError::TooLate),
+                () = sleep(limit.begin_within()) => Err(ProxyError::TooLate),
             },
         }
     }
@@ -247,15 +238,14 @@ impl<B: Sendable> Shared<B> {
     fn prepare(
         &self,
         request: &mut Request<B>,
-        operation: Option<&Operation>,
-    ) -> Result<Option<upgrade::Asked>, ProxyError> {
+        client: Option<ClientAddress>,
+        upgrade: Option<&upgrade::Asked>,
+    ) -> Result<(), ProxyError> {
         // A tunnel to wherever the client likes is not what a gateway is for.
         if request.method() == Method::CONNECT {
             return Err(ProxyError::Target);
         }
-        // An answer in another protocol could not be stored, so keyed requests stay with this one.
-        let upgrade = if operation.is_none() { upgrade::Asked::by(request) } else { None };
-        let origin = Origin::of(request);
+        let origin = Origin::new(client, request);
         *request.uri_mut() = self.target(request.uri())?;
         *request.version_mut() = headers::VERSION;
         headers::strip(request.headers_mut());
@@ -266,10 +256,10 @@ impl<B: Sendable> Shared<B> {
         if unusual && !request.body().is_end_stream() && request.body().size_hint().exact().is_none() {
             request.headers_mut().insert(TRANSFER_ENCODING, HeaderValue::from_static("chunked"));
         }
-        if let Some(upgrade) = &upgrade {
+        if let Some(upgrade) = upgrade {
             upgrade.ask(request.headers_mut());
         }
-        Ok(upgrade)
+        Ok(())
     }
 
     /// Only path and query are the client's to choose.
@@ -298,7 +288,7 @@ impl<B: Sendable> Shared<B> {
         &self,
         mut request: Box<Request<B>>,
         source: Source,
-        operation: Option<&Operation>,
+        begin_limit: Option<&dyn BeginLimit>,
     ) -> Result<(Response<hyper::body::Incoming>, Line<B>), ProxyError> {
         loop {
             let pooled = match source {
@@ -313,8 +303,8 @@ impl<B: Sendable> Shared<B> {
                     (Box::pin(self.open(source)).await?, false)
                 }
             };
-            // Connecting takes time, and another owner may soon take this tenure for dead.
-            if operation.is_some_and(|operation| operation.begin_within().is_zero()) {
+            // Connecting takes time.
+            if begin_limit.is_some_and(|limit| limit.begin_within().is_zero()) {
                 return Err(ProxyError::TooLate);
             }
             match line.send(request).await {

@@ -7,21 +7,18 @@ use hyper_util::rt::TokioIo;
 
 use super::body::Lent;
 use super::{ProxyError, Sendable, headers};
-use crate::front::Raw;
 
 /// A client's wish to change the protocol.
 pub(super) struct Asked {
     protocol: HeaderValue,
     client: OnUpgrade,
-    raw: Option<Raw>,
 }
 
 impl Asked {
     /// What the request asks for, if it asks for anything.
     pub(super) fn by<B>(request: &mut Request<B>) -> Option<Self> {
         let protocol = headers::upgrade_of(request.headers())?;
-        let raw = request.extensions().get::<Raw>().cloned();
-        Some(Self { protocol, client: hyper::upgrade::on(request), raw })
+        Some(Self { protocol, client: hyper::upgrade::on(request) })
     }
 
     /// Asks the upstream for the same.
@@ -45,9 +42,6 @@ pub(super) fn switch<B: Sendable>(
     headers::strip(&mut head.headers);
     head.headers.insert(CONNECTION, HeaderValue::from_static("upgrade"));
     head.headers.extend(protocol.map(|protocol| (UPGRADE, protocol)));
-    if let Some(raw) = &asked.raw {
-        raw.go_raw();
-    }
     let Some(upstream) = head.extensions.remove::<OnUpgrade>() else { return Err(ProxyError::Unasked) };
     tokio::spawn(async move {
         let Lent { line, permit, .. } = lent;
