@@ -8,6 +8,7 @@ pub mod demo;
 pub mod front;
 pub mod gateway;
 pub mod http_client;
+pub mod listener;
 pub mod proxy;
 pub mod running;
 pub mod serve;

@@ -67,8 +67,8 @@ pub enum ConnectionError {
     Http(#[source] hyper::Error),
 }
 
-/// A connection, before anything was read of it.
-pub(super) struct Accepted<I, S> {
+/// A connection of which nothing was read yet.
+pub(super) struct NewConnection<I, S> {
     pub io: I,
     pub address: SocketAddr,
     pub service: S,
@@ -92,12 +92,12 @@ impl Front {
         B: http_body::Body<Data = Bytes> + From<Bytes> + Send + 'static,
         B::Error: Into<Box<dyn StdError + Send + Sync>>,
     {
-        self.connection(Accepted { io, address, service, place: None }, stop).await
+        self.connection(NewConnection { io, address, service, place: None }, stop).await
     }
 
     pub(super) async fn connection<I, S, B>(
         &self,
-        accepted: Accepted<I, S>,
+        accepted: NewConnection<I, S>,
         stop: impl Future<Output = ()>,
     ) -> Result<(), ConnectionError>
     where
@@ -127,7 +127,7 @@ impl Front {
             None => Speaks::Unknown,
         };
         let accepted =
-            Accepted { io, address: accepted.address, service: accepted.service, place: accepted.place };
+            NewConnection { io, address: accepted.address, service: accepted.service, place: accepted.place };
         run(&self.limits, accepted, Scheme::Https, speaks, stop).await
     }
 }
@@ -141,7 +141,7 @@ enum Speaks {
 
 async fn run<I, S, B>(
     limits: &Limits,
-    accepted: Accepted<I, S>,
+    accepted: NewConnection<I, S>,
     scheme: Scheme,
     speaks: Speaks,
     stop: &mut FuturesUnordered<impl Future<Output = ()>>,
@@ -153,7 +153,7 @@ where
     B: http_body::Body<Data = Bytes> + From<Bytes> + Send + 'static,
     B::Error: Into<Box<dyn StdError + Send + Sync>>,
 {
-    let Accepted { mut io, address, service, place } = accepted;
+    let NewConnection { mut io, address, service, place } = accepted;
     let client = ClientAddress::new(address, scheme);
     let mut read = BytesMut::new();
     let speaks = match speaks {

@@ -23,7 +23,6 @@ mod guard;
 mod head;
 mod http1_state;
 mod linger;
-mod listen;
 mod refusal;
 mod service;
 mod stall;
@@ -34,10 +33,22 @@ pub mod tls;
 #[cfg(test)]
 mod properties;
 
+use std::convert::Infallible;
+use std::error::Error as StdError;
+use std::io;
+use std::sync::Arc;
+
+use bytes::Bytes;
+use http::{Request, Response};
+use tokio::net::TcpListener;
+use tower_service::Service;
+
 pub use self::body::{Body, BodyError};
 pub use self::connection::ConnectionError;
-pub use self::listen::Ended;
+use self::connection::NewConnection;
 pub use self::refusal::Refusal;
+pub use crate::listener::Ended;
+use crate::listener::{Accepted, Listener};
 use crate::settings::Limits;
 
 /// Takes connections, and hands on what they ask for.
@@ -47,4 +58,46 @@ pub struct Front {
     pub limits: Limits,
     /// Where it is given, clients speak TLS.
     pub tls: Option<tls::Shown>,
+}
+
+impl Front {
+    /// Serves a listener until `stop`. Then it takes no new connections, lets the requests in flight end until `cut`, which
+    /// is polled only from then on, and returns. Connections that were upgraded count as in flight until they are closed.
+    pub async fn serve<S, B>(
+        self,
+        socket: TcpListener,
+        service: S,
+        stop: impl Future<Output = ()>,
+        cut: impl Future<Output = ()>,
+    ) -> Ended
+    where
+        S: Service<Request<Body>, Response = Response<B>, Error = Infallible> + Clone + Send + 'static,
+        S::Future: Send + 'static,
+        B: http_body::Body<Data = Bytes> + From<Bytes> + Send + 'static,
+        B::Error: Into<Box<dyn StdError + Send + Sync>>,
+    {
+        let front = Arc::new(self);
+        let connections_max = front.limits.connections;
+        let connection = move |accepted: Accepted| {
+            let (front, service) = (Arc::clone(&front), service.clone());
+            async move {
+                let Accepted { stream, address, place, stopping } = accepted;
+                let connection = NewConnection { io: stream, address, service, place: Some(place) };
+                if let Err(error) = front.connection(connection, stopping.wait()).await {
+                    tracing::debug!(%error, "a connection ended early");
+                }
+            }
+        };
+        Listener { socket, connections_max, log_failure: log_accept_failure }
+            .serve(connection, stop, cut)
+            .await
+    }
+}
+
+fn log_accept_failure(error: &io::Error) {
+    tracing::error!(
+        cause = %error,
+        next = "raise the limit on open files, or lower limits.connections",
+        "no connection can be accepted: it is tried again twice a second"
+    );
 }
