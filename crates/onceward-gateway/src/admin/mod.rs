@@ -49,7 +49,7 @@ use crate::listener::{Accepted, Ended, Listener};
 use crate::settings::Role;
 use crate::telemetry::metrics::Metrics;
 
-/// Operators, probes and a scraper or two. Beyond, they wait to be accepted.
+/// Enough for operators, probes and a scraper or two. Beyond, connections wait to be accepted.
 const CONNECTIONS_MAX: usize = 256;
 /// How long the head of a request may take, and how long a connection may stay idle.
 const HEADER_TIMEOUT: Duration = Duration::from_secs(10);

@@ -1,4 +1,4 @@
-//! `onceward healthcheck`: for containers, which have no other client in them.
+//! `onceward healthcheck`: for containers, whose image has no other HTTP client.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::time::Duration;
@@ -34,7 +34,7 @@ pub(super) fn target(url: Option<&str>, sources: &Sources) -> Result<Uri, Failur
     }
 }
 
-/// A listener on every address is asked on this machine's own.
+/// A listener on all addresses is asked on loopback.
 fn reachable(address: SocketAddr) -> SocketAddr {
     let ip = match address.ip() {
         IpAddr::V4(ip) if ip.is_unspecified() => IpAddr::V4(Ipv4Addr::LOCALHOST),

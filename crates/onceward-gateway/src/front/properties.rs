@@ -1,4 +1,4 @@
-//! What holds for every way in which bytes may arrive.
+//! Properties of the guard that hold however bytes are cut into reads.
 
 use std::collections::VecDeque;
 use std::io;
@@ -18,7 +18,7 @@ use super::refusal::STAND_IN;
 
 const LIMITS: HeadLimits = HeadLimits { head: 512, target: 128 };
 
-/// Reads what it was given, piece by piece, and then the end.
+/// Yields these pieces one by one, and then the end.
 struct Pieces(VecDeque<Vec<u8>>);
 
 impl AsyncRead for Pieces {

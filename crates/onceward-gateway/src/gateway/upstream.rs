@@ -12,7 +12,7 @@ use onceward::http::header::IDEMPOTENCY_KEY;
 use onceward::time::instant;
 use tower_service::Service;
 
-use super::Sent;
+use super::RequestBody;
 use crate::client_address::ClientAddress;
 use crate::proxy::{BeginLimit, Proxy, ProxyError, Reuse, SendTerms, UpstreamBody};
 use crate::telemetry::traces::RequestSpan;
@@ -23,7 +23,7 @@ pub(super) struct UpstreamLatency(pub Duration);
 
 /// The service inside the layer.
 #[derive(Debug, Clone)]
-pub(super) struct Upstream(pub Proxy<Sent>);
+pub(super) struct Upstream(pub Proxy<RequestBody>);
 
 /// Work must begin within half of its lease, which every renewal extends.
 impl BeginLimit for Operation {
@@ -32,8 +32,8 @@ impl BeginLimit for Operation {
     }
 }
 
-impl Service<Request<Sent>> for Upstream {
-    type Response = Response<UpstreamBody<Sent>>;
+impl Service<Request<RequestBody>> for Upstream {
+    type Response = Response<UpstreamBody<RequestBody>>;
     type Error = ProxyError;
     type Future = Pin<Box<dyn Future<Output = Result<Self::Response, ProxyError>> + Send>>;
 
@@ -41,7 +41,7 @@ impl Service<Request<Sent>> for Upstream {
         Poll::Ready(Ok(()))
     }
 
-    fn call(&mut self, mut request: Request<Sent>) -> Self::Future {
+    fn call(&mut self, mut request: Request<RequestBody>) -> Self::Future {
         let proxy = self.0.clone();
         let operation = request.extensions().get::<Operation>().cloned();
         // Also where a keyed request is passed on unprotected: on a used connection it could lose its answer just the same.

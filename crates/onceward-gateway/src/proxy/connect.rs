@@ -15,7 +15,7 @@ use super::wire::{Socket, Wire};
 use crate::settings::{Limits, Scheme, Upstream};
 use crate::tls_roots::{self, CaError};
 
-/// Knows the one place that requests are sent to.
+/// Connects to the one upstream.
 #[derive(Clone)]
 pub(super) struct Connector {
     address: (String, u16),
@@ -62,7 +62,7 @@ impl Connector {
         Ok(Self { address: (host.to_owned(), port), tls, patience: limits.connect_timeout })
     }
 
-    /// Every failure here proves that nothing was sent.
+    /// Opens a connection. Every failure here proves that nothing was sent.
     pub(super) async fn connect(&self) -> Result<Wire, ProxyError> {
         let upstream = || format!("{}:{}", self.address.0, self.address.1);
         tokio::select! {
