@@ -1,5 +1,7 @@
-//! What every request goes through: the layer around the proxy, what is counted and traced of it, and an answer for
-//! whatever fails without a key.
+//! The service behind the clients' listener: the layer around the proxy, with metrics, traces and the access log, and answers
+//! to requests that fail without a key.
+
+mod upstream;
 
 use std::convert::Infallible;
 use std::future::Future;
@@ -19,33 +21,34 @@ use serde_json::json;
 use tower_layer::Layer as _;
 use tower_service::Service;
 
+use self::upstream::{Upstream, UpstreamLatency};
 use crate::front;
-use crate::proxy::{Proxy, ProxyError, Took, UpstreamBody};
+use crate::proxy::{Proxy, ProxyError, UpstreamBody};
 use crate::telemetry::access::Asked;
 use crate::telemetry::metrics::{InFlight, Metrics};
 use crate::telemetry::traces::{Ended, RequestSpan, Tracer, log_span};
 
-/// What the proxy is sent.
-pub type Sent = Body<front::Body>;
-/// What a client is sent: an answer that passes through, or one that is there whole.
-pub type Answer = Body<UpstreamBody<Sent>>;
+/// The body of a request on its way to the upstream.
+pub type RequestBody = Body<front::Body>;
+/// The body of an answer: the upstream's as it arrives, or one that is there whole.
+pub type ResponseBody = Body<UpstreamBody<RequestBody>>;
 
-/// What a failure on the way to the upstream proves.
+/// Tells the layer what a failure of the proxy proves.
 #[derive(Debug, Clone, Copy)]
-pub struct Proven;
+pub struct ProxyFailures;
 
-impl OnError<ProxyError> for Proven {
+impl OnError<ProxyError> for ProxyFailures {
     fn failure(&self, error: &ProxyError) -> Failure {
         error.failure()
     }
 
     fn words(&self, error: &ProxyError) -> String {
-        words(error)
+        with_causes(error)
     }
 }
 
-/// An error and what caused it, as far as its own words leave that out.
-fn words(error: &ProxyError) -> String {
+/// An error with its causes, without those that it quotes already.
+fn with_causes(error: &ProxyError) -> String {
     let mut words = error.to_string();
     let mut next = std::error::Error::source(error);
     while let Some(cause) = next {
@@ -58,40 +61,43 @@ fn words(error: &ProxyError) -> String {
     words
 }
 
-/// The service behind the listener. Its layer can be replaced while it runs. Cheap to clone; all clones are one.
+/// The service behind the listener. Its layer can be replaced while it runs. Cheap to clone: all clones share one state.
 #[derive(Clone)]
 pub struct Gateway {
-    shared: Arc<Shared>,
+    inner: Arc<Inner>,
 }
 
-struct Shared {
-    protected: ArcSwap<Idempotency<Proxy<Sent>, Proven>>,
-    proxy: Proxy<Sent>,
+struct Inner {
+    protected: ArcSwap<Idempotency<Upstream, ProxyFailures>>,
+    upstream: Upstream,
     metrics: Metrics,
     tracer: Tracer,
 }
 
 impl Gateway {
     /// A gateway to an upstream.
-    pub fn new(layer: IdempotencyLayer, proxy: Proxy<Sent>, metrics: Metrics, tracer: Tracer) -> Self {
-        let protected = ArcSwap::from_pointee(layer.on_error(Proven).layer(proxy.clone()));
-        Self { shared: Arc::new(Shared { protected, proxy, metrics, tracer }) }
+    pub fn new(layer: IdempotencyLayer, proxy: Proxy<RequestBody>, metrics: Metrics, tracer: Tracer) -> Self {
+        let upstream = Upstream(proxy);
+        let protected = ArcSwap::from_pointee(layer.on_error(ProxyFailures).layer(upstream.clone()));
+        Self { inner: Arc::new(Inner { protected, upstream, metrics, tracer }) }
     }
 
     /// Takes another layer. Requests that have begun go on under the old one.
     pub fn replace(&self, layer: IdempotencyLayer) {
-        self.shared.protected.store(Arc::new(layer.on_error(Proven).layer(self.shared.proxy.clone())));
+        self.inner
+            .protected
+            .store(Arc::new(layer.on_error(ProxyFailures).layer(self.inner.upstream.clone())));
     }
 }
 
 impl std::fmt::Debug for Gateway {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Gateway").field("proxy", &self.shared.proxy).finish_non_exhaustive()
+        f.debug_struct("Gateway").field("upstream", &self.inner.upstream).finish_non_exhaustive()
     }
 }
 
 impl Service<Request<front::Body>> for Gateway {
-    type Response = Response<Answer>;
+    type Response = Response<ResponseBody>;
     type Error = Infallible;
     type Future = Answering;
 
@@ -100,16 +106,17 @@ impl Service<Request<front::Body>> for Gateway {
     }
 
     fn call(&mut self, mut request: Request<front::Body>) -> Answering {
-        let span = self.shared.tracer.request(&request);
+        let span = self.inner.tracer.request(&request);
         if let Some(span) = &span {
             // It travels with the request, because work under a key outlives this future.
             request.extensions_mut().insert(span.clone());
         }
         let log = log_span(&request, span.as_ref());
         let asked = Asked::by(&request);
-        let told = Told { in_flight: self.shared.metrics.in_flight(), span, asked, came: instant() };
-        let mut protected = Idempotency::clone(&self.shared.protected.load());
-        Answering { answer: log.in_scope(|| protected.call(request)), log, told: Some(told) }
+        let report =
+            RequestReport { in_flight: self.inner.metrics.in_flight(), span, asked, came: instant() };
+        let mut protected = Idempotency::clone(&self.inner.protected.load());
+        Answering { answer: log.in_scope(|| protected.call(request)), log, report: Some(report) }
     }
 }
 
@@ -117,26 +124,26 @@ pin_project_lite::pin_project! {
     /// A request that is being answered.
     pub struct Answering {
         #[pin]
-        answer: ResponseFuture<<Proxy<Sent> as Service<Request<Sent>>>::Future, UpstreamBody<Sent>, ProxyError>,
+        answer: ResponseFuture<<Upstream as Service<Request<RequestBody>>>::Future, UpstreamBody<RequestBody>, ProxyError>,
         // Lines about the request are logged in it.
         log: tracing::Span,
-        // Nothing once it was told.
-        told: Option<Told>,
+        // `None` once the request was answered.
+        report: Option<RequestReport>,
     }
 }
 
 impl Future for Answering {
-    type Output = Result<Response<Answer>, Infallible>;
+    type Output = Result<Response<ResponseBody>, Infallible>;
 
     fn poll(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
         let this = self.project();
         let _log = this.log.enter();
         let answer = match ready!(this.answer.poll(context)) {
             Ok(response) => response,
-            Err(error) => failed(&error, this.told.as_ref().map(|told| &told.asked)),
+            Err(error) => failed(&error, this.report.as_ref().map(|report| &report.asked)),
         };
-        if let Some(told) = this.told.take() {
-            told.answered(&answer);
+        if let Some(report) = this.report.take() {
+            report.answered(&answer);
         }
         Poll::Ready(Ok(answer))
     }
@@ -148,24 +155,24 @@ impl std::fmt::Debug for Answering {
     }
 }
 
-/// What is to be told about a request when it is answered.
-struct Told {
+/// What is reported of a request when it is answered.
+struct RequestReport {
     in_flight: InFlight,
     span: Option<RequestSpan>,
     asked: Asked,
     came: Instant,
 }
 
-impl Told {
+impl RequestReport {
     fn answered<B: http_body::Body>(self, answer: &Response<B>) {
-        // Only an answer of the gateway's own, to a request without a key, says nothing.
+        // Only the gateway's own answer to a request without a key lacks it.
         let (route, how, operation) = match answer.extensions().get::<Handled>() {
             Some(handled) => (&*handled.route, handled.how, handled.operation),
             None => ("", How::Passed, None),
         };
         let (metrics, took) = (self.in_flight.metrics(), instant().duration_since(self.came));
         metrics.request(route, how.into(), took.as_secs_f64());
-        if let Some(Took(took)) = answer.extensions().get() {
+        if let Some(UpstreamLatency(took)) = answer.extensions().get() {
             metrics.upstream(route, took.as_secs_f64());
         }
         if let Some(span) = self.span {
@@ -178,7 +185,7 @@ impl Told {
     }
 }
 
-/// Why the client's own body could not be sent on, if that is what failed.
+/// The failure of the client's own body, if that is why the request failed.
 fn broken_off(error: &ProxyError) -> Option<&front::BodyError> {
     let mut next = std::error::Error::source(error);
     while let Some(error) = next {
@@ -192,26 +199,26 @@ fn broken_off(error: &ProxyError) -> Option<&front::BodyError> {
 
 /// The answer to a request that got none from the upstream and is not protected: it has no key, or the store is away and its
 /// route lets it pass.
-fn failed(error: &ProxyError, asked: Option<&Asked>) -> Response<Answer> {
+fn failed(error: &ProxyError, asked: Option<&Asked>) -> Response<ResponseBody> {
     let failure = error.failure();
     let body = broken_off(error);
     let (method, path) = (asked.map(Asked::method), asked.map(Asked::path));
     match (body, failure) {
-        // Nothing is wrong with the upstream.
+        // The upstream is not to blame.
         (Some(body), _) => {
             tracing::debug!(method, path, cause = %body, "a client did not send its request whole");
         }
         (None, Failure::NotExecuted) => tracing::warn!(
             method,
             path,
-            cause = words(error),
+            cause = with_causes(error),
             next = "look at the upstream, and at the address that is configured for it",
             "an unprotected request was not sent: the upstream was not reached"
         ),
         (None, Failure::TimedOut | Failure::Broken) => tracing::warn!(
             method,
             path,
-            cause = words(error),
+            cause = with_causes(error),
             next = "look at the log of the upstream: nothing is remembered here of a request that is not protected",
             "an unprotected request got no whole answer from the upstream: it may have been executed"
         ),
@@ -249,7 +256,7 @@ fn failed(error: &ProxyError, asked: Option<&Asked>) -> Response<Answer> {
         "detail": detail,
         "code": code,
     });
-    let mut response = Response::new(Answer::from(Bytes::from(body.to_string())));
+    let mut response = Response::new(ResponseBody::from(Bytes::from(body.to_string())));
     *response.status_mut() = status;
     let headers = response.headers_mut();
     headers.insert(CONTENT_TYPE, HeaderValue::from_static("application/problem+json"));

@@ -2,16 +2,20 @@
 
 pub mod admin;
 pub mod cli;
+pub mod client_address;
 pub mod config;
 pub mod demo;
 pub mod front;
 pub mod gateway;
+pub mod http_client;
+pub mod listener;
 pub mod proxy;
 pub mod running;
 pub mod serve;
 pub mod settings;
 pub mod stores;
 pub mod telemetry;
+pub mod tls_roots;
 
 /// Whatever stops a command, in a sentence.
 pub type Failure = Box<dyn std::error::Error + Send + Sync>;

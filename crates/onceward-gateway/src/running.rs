@@ -53,7 +53,7 @@ pub struct Running {
     engine: Engine,
     store: Opened,
     gateway: Gateway,
-    certificate: Option<tls::Shown>,
+    certificate: Option<tls::CurrentCertificate>,
     tokens: Arc<ArcSwap<Tokens>>,
     tracer: Tracer,
     readiness: Readiness,
@@ -83,7 +83,7 @@ impl Running {
         let proxy = Proxy::new(&settings.upstream, &settings.forwarding, &settings.limits)?;
         let certificate = settings.tls.as_ref().map(Certificate::load).transpose()?;
         certificate.iter().for_each(warn_of);
-        let certificate: Option<tls::Shown> =
+        let certificate: Option<tls::CurrentCertificate> =
             certificate.map(|certificate| Arc::new(ArcSwap::from_pointee(certificate)));
         let tracer = Tracer::start(&settings.telemetry)?;
         let metrics = Metrics::new(settings.routes.names())?;

@@ -19,7 +19,9 @@ mod reply;
 pub mod token;
 
 use std::future::Future;
+use std::io;
 use std::net::SocketAddr;
+use std::pin::pin;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -32,29 +34,27 @@ use axum::routing::{MethodRouter, get, post};
 use http::HeaderValue;
 use http::header::CONTENT_TYPE;
 use hyper_util::rt::{TokioIo, TokioTimer};
-use hyper_util::server::graceful::GracefulShutdown;
 use hyper_util::service::TowerToHyperService;
 use onceward::Engine;
 use onceward::time::sleep;
-use tokio::net::{TcpListener, TcpStream};
-use tokio::sync::Semaphore;
+use tokio::net::TcpListener;
+use tower_layer::Layer as _;
 
 pub use self::health::Readiness;
 pub use self::token::Tokens;
 
 use self::access::{Ends, Need, admit};
 use self::problem::Problem;
+use crate::listener::{Accepted, Ended, Listener};
 use crate::settings::Role;
 use crate::telemetry::metrics::Metrics;
 
-/// Operators, probes and a scraper or two. Beyond, they wait to be accepted.
+/// Enough for operators, probes and a scraper or two. Beyond, connections wait to be accepted.
 const CONNECTIONS_MAX: usize = 256;
 /// How long the head of a request may take, and how long a connection may stay idle.
 const HEADER_TIMEOUT: Duration = Duration::from_secs(10);
 /// How long answers may take to go out when the listener ends.
 const LAST_ANSWERS: Duration = Duration::from_secs(5);
-/// A listener that fails, for want of file descriptors, would fail again at once.
-const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 
 /// What the admin listener tells about and works on.
 #[derive(Debug, Clone)]
@@ -135,49 +135,36 @@ async fn metrics_text(Held(shared): Held<Arc<Shared>>) -> Response {
 }
 
 /// Answers on a listener until `stop` ends, and then what was begun, for a few seconds.
-pub async fn serve(listener: TcpListener, state: AdminState, stop: impl Future<Output = ()>) {
+pub async fn serve(socket: TcpListener, state: AdminState, stop: impl Future<Output = ()>) {
     let router = router(state);
-    let connections = Arc::new(Semaphore::new(CONNECTIONS_MAX));
-    let graceful = GracefulShutdown::new();
-    let accepting = async {
-        loop {
-            let Ok(permit) = connections.clone().acquire_owned().await else { return };
-            match listener.accept().await {
-                Ok((stream, peer)) => {
-                    let answered = graceful.watch(connection(router.clone(), stream, peer));
-                    tokio::spawn(async move {
-                        // A client that breaks off harms nobody but itself.
-                        drop(answered.await);
-                        drop(permit);
-                    });
-                }
-                Err(error) => {
-                    tracing::warn!(cause = %error, "the admin listener could not accept a connection: it is tried again");
-                    sleep(ACCEPT_PAUSE).await;
-                }
-            }
-        }
-    };
-    tokio::select! {
-        () = accepting => {}
-        () = stop => {}
-    }
-    tokio::select! {
-        () = graceful.shutdown() => {}
-        () = sleep(LAST_ANSWERS) => tracing::warn!("stopping: answers of the admin listener were cut off"),
+    let listener = Listener { socket, connections_max: CONNECTIONS_MAX, log_failure: log_accept_failure };
+    let connection = move |accepted| connection(router.clone(), accepted);
+    match listener.serve(connection, stop, sleep(LAST_ANSWERS)).await {
+        Ended::Drained => {}
+        Ended::CutOff { .. } => tracing::warn!("stopping: answers of the admin listener were cut off"),
     }
 }
 
-type Connection = hyper::server::conn::http1::Connection<
-    TokioIo<TcpStream>,
-    TowerToHyperService<axum::middleware::AddExtension<Router, ConnectInfo<SocketAddr>>>,
->;
+fn log_accept_failure(error: &io::Error) {
+    tracing::warn!(cause = %error, "the admin listener could not accept a connection: it is tried again");
+}
 
-fn connection(router: Router, stream: TcpStream, peer: SocketAddr) -> Connection {
-    use tower_layer::Layer as _;
-    let service = axum::Extension(ConnectInfo(peer)).layer(router);
-    hyper::server::conn::http1::Builder::new()
+async fn connection(router: Router, accepted: Accepted) {
+    let Accepted { stream, address, place, stopping } = accepted;
+    let service = axum::Extension(ConnectInfo(address)).layer(router);
+    let connection = hyper::server::conn::http1::Builder::new()
         .timer(TokioTimer::new())
         .header_read_timeout(HEADER_TIMEOUT)
-        .serve_connection(TokioIo::new(stream), TowerToHyperService::new(service))
+        .serve_connection(TokioIo::new(stream), TowerToHyperService::new(service));
+    let mut connection = pin!(connection);
+    // How a connection ends matters to its client only.
+    tokio::select! {
+        biased;
+        ended = connection.as_mut() => drop(ended),
+        () = stopping.wait() => {
+            connection.as_mut().graceful_shutdown();
+            drop(connection.await);
+        }
+    }
+    drop(place);
 }

@@ -1,20 +1,17 @@
-//! `onceward healthcheck`: for containers, which have no other client in them.
+//! `onceward healthcheck`: for containers, whose image has no other HTTP client.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::time::Duration;
 
-use http::{Request, StatusCode, Uri};
-use http_body_util::{BodyExt as _, Empty, Limited};
-use hyper_util::rt::TokioIo;
-use tokio::net::TcpStream;
+use bytes::Bytes;
+use http::{Request, Uri};
 
 use super::Failure;
 use crate::config::Sources;
+use crate::http_client::{ClientLimits, HttpClient, HttpClientError};
 
-/// Container runtimes give up after thirty seconds by default, and then nobody reads why.
-const PATIENCE: Duration = Duration::from_secs(5);
-/// Of what the gateway says about itself, enough to read.
-const LONGEST_ANSWER_BYTES: usize = 16 << 10;
+/// Container runtimes give up after thirty seconds by default, and then the reason is lost. The answer is a few words.
+const LIMITS: ClientLimits = ClientLimits { time: Duration::from_secs(5), body_bytes: 16 << 10 };
 
 /// The URL to ask.
 pub(super) fn target(url: Option<&str>, sources: &Sources) -> Result<Uri, Failure> {
@@ -37,7 +34,7 @@ pub(super) fn target(url: Option<&str>, sources: &Sources) -> Result<Uri, Failur
     }
 }
 
-/// A listener on every address is asked on this machine's own.
+/// A listener on all addresses is asked on loopback.
 fn reachable(address: SocketAddr) -> SocketAddr {
     let ip = match address.ip() {
         IpAddr::V4(ip) if ip.is_unspecified() => IpAddr::V4(Ipv4Addr::LOCALHOST),
@@ -47,59 +44,37 @@ fn reachable(address: SocketAddr) -> SocketAddr {
     SocketAddr::new(ip, address.port())
 }
 
-/// Asks, and tells what was answered.
+/// Asks once, and puts the answer into words.
 pub(super) async fn ask(target: &Uri) -> Result<String, Failure> {
     let failed = |text: String| Failure::Failed(text.into());
-    match tokio::time::timeout(PATIENCE, answer(target)).await {
-        Ok(Ok((status, text))) if status.is_success() && is_its_own(target, &text) => {
+    let request = Request::get(target)
+        .body(Bytes::new())
+        .map_err(|error| failed(format!("{target} cannot be asked ({error})")))?;
+    let (status, text) = match HttpClient::new(LIMITS).send(request).await {
+        Ok(answer) => (answer.status(), String::from_utf8_lossy(answer.body()).into_owned()),
+        Err(error @ HttpClientError::Body { status, .. }) => (status, format!("({error})")),
+        Err(HttpClientError::Connect(error)) => {
+            return Err(failed(format!(
+                "{target} cannot be reached ({error}): is the gateway running, and is this its admin listener?"
+            )));
+        }
+        Err(error) => return Err(failed(format!("{target}: {error}"))),
+    };
+    match status {
+        status if status.is_success() && is_its_own(target, &text) => {
             Ok(format!("ready: {target} answered {status}"))
         }
-        Ok(Ok((status, _))) if status.is_success() => Err(failed(format!(
+        status if status.is_success() => Err(failed(format!(
             "{target} answered {status}, but not as the gateway's admin listener does: name that one, such as \
              http://127.0.0.1:8421"
         ))),
-        Ok(Ok((status, text))) => {
-            Err(failed(format!("not ready: {target} answered {status}: {}", text.trim())))
-        }
-        Ok(Err(reason)) => Err(failed(format!("{target} {reason}"))),
-        Err(_) => Err(failed(format!("{target} did not answer within {PATIENCE:?}"))),
+        status => Err(failed(format!("not ready: {target} answered {status}: {}", text.trim()))),
     }
 }
 
-/// Whether the gateway speaks. The clients' listener would pass the question on, and the API behind may answer anything.
+/// Whether the answer is the gateway's own. The clients' listener would pass the question on, and the API behind may answer
+/// anything.
 fn is_its_own(target: &Uri, text: &str) -> bool {
-    let told = serde_json::from_str::<serde_json::Value>(text);
-    target.path() != "/readyz" || told.is_ok_and(|told| told["ready"] == true)
-}
-
-async fn answer(target: &Uri) -> Result<(StatusCode, String), String> {
-    let host = target.host().unwrap_or_default().trim_start_matches('[').trim_end_matches(']');
-    let stream = TcpStream::connect((host, target.port_u16().unwrap_or(80))).await.map_err(|error| {
-        format!("cannot be reached ({error}): is the gateway running, and is this its admin listener?")
-    })?;
-    let broken = |error: hyper::Error| format!("did not answer in HTTP ({error})");
-    let (mut sender, connection) =
-        hyper::client::conn::http1::handshake(TokioIo::new(stream)).await.map_err(broken)?;
-    let request = Request::get(target.path())
-        .header(http::header::HOST, target.authority().map_or("", http::uri::Authority::as_str))
-        .body(Empty::<bytes::Bytes>::new())
-        .map_err(|error| format!("cannot be asked ({error})"))?;
-    let exchange = async {
-        let response = sender.send_request(request).await.map_err(broken)?;
-        let status = response.status();
-        let body = Limited::new(response.into_body(), LONGEST_ANSWER_BYTES).collect().await;
-        let text = body.map(|body| String::from_utf8_lossy(&body.to_bytes()).into_owned());
-        Ok((status, text.unwrap_or_else(|error| format!("(its answer could not be read: {error})"))))
-    };
-    // The connection must be driven while the exchange goes on; whichever fails first tells why.
-    let mut connection = std::pin::pin!(connection);
-    let mut exchange = std::pin::pin!(exchange);
-    tokio::select! {
-        biased;
-        answer = &mut exchange => answer,
-        ended = &mut connection => match ended {
-            Ok(()) => exchange.await,
-            Err(error) => Err(broken(error)),
-        },
-    }
+    let answer = serde_json::from_str::<serde_json::Value>(text);
+    target.path() != "/readyz" || answer.is_ok_and(|answer| answer["ready"] == true)
 }

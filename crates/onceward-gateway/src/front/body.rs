@@ -1,4 +1,4 @@
-//! A request's body, which must not pause for too long.
+//! A request's body, with a limit on its pauses.
 
 use std::pin::Pin;
 use std::task::{Context, Poll};
@@ -9,18 +9,18 @@ use http_body::{Body as HttpBody, Frame, SizeHint};
 use hyper::body::Incoming;
 use onceward::time::sleep;
 
-/// A request's body. It breaks off where the client pauses for too long.
+/// A request's body. It fails where the client pauses for too long.
 pub struct Body {
     incoming: Incoming,
     pause: Duration,
-    /// Made when there is something to wait for, so that a body that is there already costs nothing.
+    /// Made at the first wait, so that a body that is there already needs no timer.
     timer: Option<Pin<Box<dyn Future<Output = ()> + Send + Sync>>>,
 }
 
 /// Why a request's body broke off.
 #[derive(Debug, thiserror::Error)]
 pub enum BodyError {
-    /// The client is gone, or sent what is no body.
+    /// The client is gone, or its body is malformed.
     #[error("the request's body broke off")]
     Broken(#[source] hyper::Error),
     /// The client sent nothing for too long.

@@ -9,14 +9,14 @@ const MAX_SIZE_DIGITS: u8 = 16;
 /// Bytes that trailers may have. hyper allows twice as many.
 const MAX_TRAILER_BYTES: usize = 8 << 10;
 
-/// Where in its chunks a body is.
+/// The position in a chunked body.
 #[derive(Debug)]
 pub(super) enum Chunks {
     /// Among the digits of a size.
     Size { digits: u8, size: u64 },
     /// After the CR that ends a size.
     SizeEnd { size: u64 },
-    /// So many bytes before the end of a chunk's data.
+    /// In a chunk's data, with so many bytes left.
     Data(u64),
     /// Before the CR that ends data.
     DataEnd,
@@ -24,15 +24,15 @@ pub(super) enum Chunks {
     DataLineEnd,
 }
 
-/// How far the chunks went.
+/// How far the bytes were read.
 #[derive(Debug, PartialEq, Eq)]
-pub(super) enum Went {
-    /// To the end of the bytes.
-    On,
-    /// To the end of the last chunk, after so many bytes. Trailers follow, or the empty line in their place.
+pub(super) enum Progress {
+    /// All bytes are part of chunks, and more chunks follow.
+    Continues,
+    /// The last chunk ended after so many bytes. Trailers follow, or the empty line in their place.
     Last(usize),
-    /// To what is malformed, after so many bytes.
-    Wrong(usize),
+    /// After so many bytes there is a malformed one.
+    Malformed(usize),
 }
 
 impl Default for Chunks {
@@ -42,8 +42,8 @@ impl Default for Chunks {
 }
 
 impl Chunks {
-    /// Reads on.
-    pub(super) fn read(&mut self, bytes: &[u8]) -> Went {
+    /// Reads the next bytes.
+    pub(super) fn read(&mut self, bytes: &[u8]) -> Progress {
         let mut at = 0;
         while let Some(&byte) = bytes.get(at) {
             if let Self::Data(left) = self {
@@ -58,18 +58,18 @@ impl Chunks {
             }
             match self.line_byte(byte) {
                 Some(next) => *self = next,
-                None => return Went::Wrong(at),
+                None => return Progress::Malformed(at),
             }
             at += 1;
             if matches!(self, Self::Data(0)) {
-                return Went::Last(at);
+                return Progress::Last(at);
             }
         }
-        Went::On
+        Progress::Continues
     }
 
-    /// One byte of the lines between data; nothing where it may not stand there. A chunk extension may not: nobody
-    /// uses them, and parsers differ about them.
+    /// The position after one byte of the lines between data; `None` where that byte is malformed. Chunk extensions are: no
+    /// client needs them, and parsers differ about them.
     fn line_byte(&self, byte: u8) -> Option<Self> {
         match (self, byte) {
             (Self::Size { digits: 1.., size }, b'\r') => Some(Self::SizeEnd { size: *size }),
@@ -88,7 +88,7 @@ impl Chunks {
     }
 }
 
-/// What is known of trailers while they come in.
+/// The position in trailers.
 #[derive(Debug, Default)]
 pub(super) struct Trailers {
     line: usize,
@@ -96,8 +96,8 @@ pub(super) struct Trailers {
 }
 
 impl Trailers {
-    /// Reads on. The bytes always begin with the trailers' first; `None` asks for more of them. Otherwise it is how
-    /// long they are, the empty line included.
+    /// Reads on in bytes that begin with the trailers' first. Returns their length with the empty line, or `None` while they are
+    /// incomplete.
     pub(super) fn read(&mut self, bytes: &[u8]) -> Result<Option<usize>, Refusal> {
         loop {
             let next = fields::next(&bytes[self.line..]).map_err(|_| Refusal::Trailers)?;
@@ -131,8 +131,8 @@ mod tests {
         for cut in 0..body.len() - 2 {
             let mut chunks = Chunks::default();
             let (first, second) = body.split_at(cut);
-            assert_eq!(chunks.read(first), Went::On, "{cut}");
-            assert_eq!(chunks.read(second), Went::Last(second.len() - 2), "{cut}");
+            assert_eq!(chunks.read(first), Progress::Continues, "{cut}");
+            assert_eq!(chunks.read(second), Progress::Last(second.len() - 2), "{cut}");
         }
     }
 
@@ -153,7 +153,7 @@ mod tests {
             (b"5\r\nhelloo\r\n", 8),
         ];
         for (body, wrong) in cases {
-            assert_eq!(Chunks::default().read(body), Went::Wrong(wrong), "{}", body.escape_ascii());
+            assert_eq!(Chunks::default().read(body), Progress::Malformed(wrong), "{}", body.escape_ascii());
         }
     }
 

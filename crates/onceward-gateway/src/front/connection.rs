@@ -22,31 +22,32 @@ use tower_service::Service;
 
 use super::guard::{Guard, Opened};
 use super::head::HeadLimits;
-use super::raw::Shared;
+use super::http1_state::Http1State;
 use super::service::{Handler, Protocol};
 use super::streams::Streams;
 use super::timer::{FROM_NOW, HeadTimer};
-use super::{Body, Front, Peer, tls};
+use super::{Body, Front, tls};
+use crate::client_address::ClientAddress;
 use crate::settings::{Limits, Scheme};
 
-/// With this, and nothing else, HTTP/2 begins. No HTTP/1.1 request can.
+/// Every HTTP/2 connection begins with this, and no HTTP/1.1 request can.
 const PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
 
-/// The longest that TLS may take to begin: a few round trips.
+/// How long a TLS handshake may take: a few round trips.
 const HANDSHAKE: Duration = Duration::from_secs(10);
 
 /// Requests at once on one HTTP/2 connection. RFC 9113 recommends no fewer than 100.
 const MAX_STREAMS: u32 = 256;
-/// Bytes of one request's body that may be on their way without having been asked for.
+/// Bytes of one request's body that a client may send before any were read.
 const STREAM_WINDOW: u32 = 256 << 10;
 /// The same for a whole connection. It bounds the memory that one can hold.
 const CONNECTION_WINDOW: u32 = 1 << 20;
-/// Bytes of one answer that are held for a client that does not take them.
+/// Bytes of one answer that are buffered for a slow client.
 const SEND_BUFFER: usize = 128 << 10;
-/// How often an HTTP/2 client is asked whether it is still there, and how long it may take to say so.
+/// How often an HTTP/2 client is pinged, and how long its answer may take.
 const PING: Duration = Duration::from_secs(20);
 
-/// hyper holds at least this much of a connection, whatever the limit of a head.
+/// The smallest buffer for reading, whatever the limit of a head.
 const MIN_BUFFER: usize = 64 << 10;
 
 /// Why a connection did not end as it should.
@@ -58,16 +59,16 @@ pub enum ConnectionError {
     /// TLS, or a first byte, took too long to come.
     #[error("nothing came for {}, so the connection was closed", humantime::format_duration(*.0))]
     Silent(Duration),
-    /// It could not be read.
+    /// Reading failed.
     #[error("the connection broke: {0}")]
     Io(#[source] io::Error),
-    /// It broke off, or took too long.
+    /// HTTP broke off, or took too long.
     #[error("the connection ended early: {0}")]
     Http(#[source] hyper::Error),
 }
 
-/// A connection, before anything was read of it.
-pub(super) struct Accepted<I, S> {
+/// A connection of which nothing was read yet.
+pub(super) struct NewConnection<I, S> {
     pub io: I,
     pub address: SocketAddr,
     pub service: S,
@@ -91,12 +92,12 @@ impl Front {
         B: http_body::Body<Data = Bytes> + From<Bytes> + Send + 'static,
         B::Error: Into<Box<dyn StdError + Send + Sync>>,
     {
-        self.connection(Accepted { io, address, service, place: None }, stop).await
+        self.connection(NewConnection { io, address, service, place: None }, stop).await
     }
 
     pub(super) async fn connection<I, S, B>(
         &self,
-        accepted: Accepted<I, S>,
+        accepted: NewConnection<I, S>,
         stop: impl Future<Output = ()>,
     ) -> Result<(), ConnectionError>
     where
@@ -106,8 +107,7 @@ impl Front {
         B: http_body::Body<Data = Bytes> + From<Bytes> + Send + 'static,
         B::Error: Into<Box<dyn StdError + Send + Sync>>,
     {
-        // It is polled only when it was woken: polling it with every read would re-register it under a lock that all
-        // connections share.
+        // Polled only when woken: polling it with every read would re-register it under a lock that all connections share.
         let stop = &mut FuturesUnordered::from_iter([stop]);
         let Some(certificate) = &self.tls else {
             return run(&self.limits, accepted, Scheme::Http, Speaks::Unknown, stop).await;
@@ -126,12 +126,12 @@ impl Front {
             None => Speaks::Unknown,
         };
         let accepted =
-            Accepted { io, address: accepted.address, service: accepted.service, place: accepted.place };
+            NewConnection { io, address: accepted.address, service: accepted.service, place: accepted.place };
         run(&self.limits, accepted, Scheme::Https, speaks, stop).await
     }
 }
 
-/// What a connection speaks, as far as it is known.
+/// The protocol of a connection, as far as it is known.
 enum Speaks {
     Http1,
     Http2,
@@ -140,7 +140,7 @@ enum Speaks {
 
 async fn run<I, S, B>(
     limits: &Limits,
-    accepted: Accepted<I, S>,
+    accepted: NewConnection<I, S>,
     scheme: Scheme,
     speaks: Speaks,
     stop: &mut FuturesUnordered<impl Future<Output = ()>>,
@@ -152,8 +152,8 @@ where
     B: http_body::Body<Data = Bytes> + From<Bytes> + Send + 'static,
     B::Error: Into<Box<dyn StdError + Send + Sync>>,
 {
-    let Accepted { mut io, address, service, place } = accepted;
-    let peer = Peer::new(address, scheme);
+    let NewConnection { mut io, address, service, place } = accepted;
+    let client = ClientAddress::new(address, scheme);
     let mut read = BytesMut::new();
     let speaks = match speaks {
         Speaks::Http1 | Speaks::Http2 => speaks,
@@ -164,12 +164,12 @@ where
                 None => return Ok(()),
             },
             () = sleep(limits.header_timeout) => return Err(ConnectionError::Silent(limits.header_timeout)),
-            // Nothing was asked yet.
+            // No request has begun.
             _ = stop.next() => return Ok(()),
         },
     };
     let opened = Opened { io, read, stall: limits.body_timeout, place };
-    let handler = |protocol| Handler { service, peer, protocol, body_timeout: limits.body_timeout };
+    let handler = |protocol| Handler { service, client, protocol, body_timeout: limits.body_timeout };
     match speaks {
         Speaks::Http2 => {
             let streams = Arc::new(Streams::new(limits));
@@ -181,8 +181,8 @@ where
             let io = TokioIo::new(Guard::http2(opened));
             let mut connection = pin!(http2_builder(limits).serve_connection(io, handler(protocol)));
             loop {
-                // Pings keep an unused connection open, so it is closed here. A connection in use cannot be idle for too long
-                // before `idle_timeout` has passed.
+                // Pings keep an unused connection open, so it is closed here. A connection in use is checked again after
+                // `idle_timeout`: it cannot have been idle for that long before.
                 let look = streams.idle_until().unwrap_or_else(|| deadline(instant(), limits.idle_timeout));
                 let now = instant();
                 if look <= now {
@@ -199,17 +199,17 @@ where
             connection.await.map_err(ConnectionError::Http)
         }
         Speaks::Http1 | Speaks::Unknown => {
-            let shared = Arc::new(Shared::default());
+            let state = Arc::new(Http1State::default());
             let head = HeadLimits { head: limits.header_bytes, target: limits.url_bytes };
-            let io = TokioIo::new(Guard::http1(opened, head, Arc::clone(&shared)));
-            let connection = http1_builder(limits, Arc::clone(&shared))
-                .serve_connection(io, handler(Protocol::Http1(Arc::clone(&shared))));
+            let io = TokioIo::new(Guard::http1(opened, head, Arc::clone(&state)));
+            let connection = http1_builder(limits, Arc::clone(&state))
+                .serve_connection(io, handler(Protocol::Http1(Arc::clone(&state))));
             let mut connection = pin!(connection.with_upgrades());
             tokio::select! {
                 biased;
                 ended = connection.as_mut() => return ended.map_err(ConnectionError::Http),
                 _ = stop.next() => {
-                    shared.stop();
+                    state.stop();
                     connection.as_mut().graceful_shutdown();
                 }
             }
@@ -218,7 +218,7 @@ where
     }
 }
 
-/// Reads as much as it takes to tell HTTP/2 from HTTP/1.1. Nothing where the client went without a word.
+/// Reads as much as it takes to tell HTTP/2 from HTTP/1.1. `None` where the client closed without sending anything.
 async fn detect(io: &mut (impl AsyncRead + Unpin), read: &mut BytesMut) -> io::Result<Option<Speaks>> {
     loop {
         read.reserve(1024);
@@ -235,13 +235,13 @@ async fn detect(io: &mut (impl AsyncRead + Unpin), read: &mut BytesMut) -> io::R
     }
 }
 
-fn http1_builder(limits: &Limits, shared: Arc<Shared>) -> http1::Builder {
-    // The guard has the limit of a head. This is wider, so that it is always the guard who refuses.
+fn http1_builder(limits: &Limits, state: Arc<Http1State>) -> http1::Builder {
+    // The guard enforces the limit of a head. hyper's is wider, so that the guard always refuses first.
     let wider = limits.header_bytes.saturating_mul(2).max(MIN_BUFFER);
     let mut builder = http1::Builder::new();
     builder
         .half_close(false)
-        .timer(HeadTimer::new(limits, shared))
+        .timer(HeadTimer::new(limits, state))
         .header_read_timeout(FROM_NOW)
         .max_header_size(wider)
         .max_buf_size(wider);

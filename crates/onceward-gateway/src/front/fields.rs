@@ -1,11 +1,11 @@
 //! The lines of a head or of trailers, read as strictly as RFC 9112 has them.
 //!
-//! Parsers that forgive differ in what they forgive, and requests are smuggled through the difference. So nothing is
-//! forgiven here: what passes means the same to every parser behind.
+//! Lenient parsers differ in what they accept, and requests are smuggled through the difference. What passes here means the same
+//! to every parser behind.
 
 use super::refusal::Refusal;
 
-/// What is next among the lines of a section.
+/// The next line of a section.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Next<'a> {
     /// A whole line.
@@ -66,8 +66,8 @@ pub(super) fn line_end(bytes: &[u8]) -> Result<bool, Refusal> {
     }
 }
 
-/// Why the first of these bytes may not stand where it stands: there are reasons that matter more than `otherwise`.
-/// Nothing where that depends on a byte that has not come yet.
+/// Why the first of these bytes is refused: a line end or a control character has a reason of its own, and `otherwise` is for all
+/// others. `None` where that depends on a byte that has not come yet.
 pub(super) fn misplaced(bytes: &[u8], otherwise: Refusal) -> Option<Refusal> {
     match bytes {
         [] | [b'\r'] => None,
@@ -78,7 +78,7 @@ pub(super) fn misplaced(bytes: &[u8], otherwise: Refusal) -> Option<Refusal> {
     }
 }
 
-/// How many bytes at the beginning are of a kind.
+/// How many leading bytes are of a kind.
 pub(super) fn count(bytes: &[u8], kind: impl Fn(u8) -> bool) -> usize {
     bytes.iter().position(|byte| !kind(*byte)).unwrap_or(bytes.len())
 }
@@ -88,7 +88,7 @@ const VALUE: u8 = 2;
 const TARGET: u8 = 4;
 const HOST: u8 = 8;
 
-/// A table, because this is asked of every byte of every head.
+/// A table, because every byte of every head is classified.
 static KINDS: [u8; 256] = kinds();
 
 const fn kinds() -> [u8; 256] {
@@ -104,7 +104,7 @@ const fn kinds() -> [u8; 256] {
         if byte == b'\t' || (byte >= b' ' && byte != 0x7f) {
             kind |= VALUE;
         }
-        // A fragment has no place in a request, and some parsers cut it off without a word.
+        // A request has no fragment, and some parsers cut one off silently.
         if byte.is_ascii_graphic() && byte != b'#' {
             kind |= TARGET;
         }

@@ -1,10 +1,10 @@
-//! Follows the bytes of an HTTP/1.1 connection from request to request, and says which of them may be believed.
+//! Follows the bytes of an HTTP/1.1 connection from request to request, and decides which of them may be passed on.
 
-use super::chunks::{Chunks, Trailers, Went};
-use super::head::{Framing, Head, HeadLimits, Upgrade};
+use super::chunks::{Chunks, Progress, Trailers};
+use super::head::{BodyLength, Head, HeadLimits, Upgrade};
 use super::refusal::Refusal;
 
-/// Where in the bytes of a connection it is.
+/// The position in the bytes of a connection.
 #[derive(Debug)]
 pub(super) struct Follower {
     limits: HeadLimits,
@@ -17,11 +17,11 @@ enum At {
     Body(u64),
     Chunks(Chunks),
     Trailers(Trailers),
-    /// After a request that may end HTTP on this connection. What the next bytes mean is not known before its answer.
+    /// After a request for an upgrade. Until its answer it is not known what the next bytes are.
     Upgrade,
 }
 
-/// How many of the bytes may be believed, and why not the others.
+/// How many of the bytes may be passed on, and why the others may not.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct Followed {
     pub passed: usize,
@@ -32,13 +32,13 @@ pub(super) struct Followed {
 pub(super) enum Rest {
     /// There is no rest.
     Nothing,
-    /// It is the beginning of something that is only believed whole. It must be shown again, with more behind it.
+    /// It is the beginning of a head or of trailers, which are only passed on whole. It must be read again, with more behind it.
     Incomplete,
-    /// It waits for the answer to a request that may end HTTP here. It must be shown again then.
+    /// It waits for the answer to a request for an upgrade, and must be read again then.
     Waits,
-    /// It is no request.
+    /// It is not a valid request.
     Refused(Refusal),
-    /// It is not the body that it should be.
+    /// It is not a valid body.
     Broken(Refusal),
 }
 
@@ -47,7 +47,7 @@ impl Follower {
         Self { limits, at: At::Head(Head::default()) }
     }
 
-    /// Reads on. The bytes begin with the first that was not passed before.
+    /// Reads on in bytes that begin with the first that was not passed before.
     pub(super) fn follow(&mut self, bytes: &[u8]) -> Followed {
         let mut passed = 0;
         while passed < bytes.len() {
@@ -59,10 +59,10 @@ impl Follower {
                     Ok(Some(head)) => {
                         passed += head.length;
                         self.at = match (head.body, head.upgrade) {
-                            (Framing::Length(0), Upgrade::No) => At::Head(Head::default()),
-                            (Framing::Length(0), Upgrade::Asked) => At::Upgrade,
-                            (Framing::Length(length), _) => At::Body(length),
-                            (Framing::Chunked, _) => At::Chunks(Chunks::default()),
+                            (BodyLength::Known(0), Upgrade::No) => At::Head(Head::default()),
+                            (BodyLength::Known(0), Upgrade::Asked) => At::Upgrade,
+                            (BodyLength::Known(length), _) => At::Body(length),
+                            (BodyLength::Chunked, _) => At::Chunks(Chunks::default()),
                         };
                     }
                 },
@@ -77,12 +77,12 @@ impl Follower {
                     }
                 },
                 At::Chunks(chunks) => match chunks.read(rest) {
-                    Went::On => passed = bytes.len(),
-                    Went::Last(length) => {
+                    Progress::Continues => passed = bytes.len(),
+                    Progress::Last(length) => {
                         passed += length;
                         self.at = At::Trailers(Trailers::default());
                     }
-                    Went::Wrong(length) => {
+                    Progress::Malformed(length) => {
                         return Followed { passed: passed + length, rest: Rest::Broken(Refusal::Chunk) };
                     }
                 },
@@ -100,19 +100,19 @@ impl Follower {
         Followed { passed, rest: Rest::Nothing }
     }
 
-    /// Whether what comes next waits for an answer.
+    /// Whether the next bytes wait for the answer to a request for an upgrade.
     pub(super) fn waits(&self) -> bool {
         matches!(self.at, At::Upgrade)
     }
 
-    /// An answer was given, and it goes on with HTTP.
+    /// The answer was given, and was no upgrade.
     pub(super) fn answered(&mut self) {
         if self.waits() {
             self.at = At::Head(Head::default());
         }
     }
 
-    /// Whether everything that was passed is whole.
+    /// Whether all requests that were passed on are whole.
     pub(super) fn is_between_requests(&self) -> bool {
         matches!(self.at, At::Head(_) | At::Upgrade)
     }

@@ -1,10 +1,10 @@
 //! Stands between a socket and hyper, and lets hyper see only requests that are strictly framed.
 //!
-//! hyper forgives: it takes a bare LF for the end of a line, and a request with both a length and an encoding. What
-//! stands behind this gateway may forgive differently, and then one request is two. So the guard follows the bytes
-//! itself. A head is passed on whole or not at all; a body flows through as it comes.
+//! hyper is lenient: it takes a bare LF for the end of a line, and a request with both a length and an encoding. The upstream may
+//! be lenient in other ways, and read two requests where hyper read one. So the guard follows the bytes itself. A head is passed on
+//! whole or not at all; a body is passed on as it comes.
 //!
-//! The usual read, a whole request, goes straight into hyper's buffer and is looked at there: nothing is copied.
+//! The usual read, a whole request, goes straight into hyper's buffer and is checked there: nothing is copied.
 
 use std::io;
 use std::pin::Pin;
@@ -18,8 +18,8 @@ use tokio::sync::OwnedSemaphorePermit;
 
 use super::framing::{Follower, Rest};
 use super::head::HeadLimits;
+use super::http1_state::Http1State;
 use super::linger::{Haste, Linger};
-use super::raw::Shared;
 use super::refusal::{Refusal, STAND_IN};
 use super::stall::Stall;
 
@@ -28,9 +28,9 @@ use super::stall::Stall;
 pub(super) struct Guard<I> {
     io: I,
     kind: Kind,
-    /// What was read and not passed on.
-    held: BytesMut,
-    /// How many of the held bytes may be passed on.
+    /// Bytes that were read and not passed on.
+    buffered: BytesMut,
+    /// How many of the buffered bytes may be passed on now.
     ready: usize,
     stall: Stall,
     linger: Linger,
@@ -40,21 +40,21 @@ pub(super) struct Guard<I> {
 
 #[derive(Debug)]
 enum Kind {
-    /// HTTP/1.1: everything is looked at.
-    Http1 { follower: Follower, shared: Arc<Shared>, state: State },
-    /// HTTP/2, which keeps its requests apart by itself: everything passes.
+    /// HTTP/1.1: every byte is checked.
+    Http1 { follower: Follower, state: Arc<Http1State>, reading: Reading },
+    /// HTTP/2, which frames requests itself: every byte passes.
     Http2,
 }
 
 #[derive(Debug)]
-enum State {
-    /// What is held is the beginning of something, and more must be read.
-    Reads,
-    /// What is held has not been looked at.
-    Looks,
-    /// A stand-in was put in the place of what was refused. Nothing comes after it.
+enum Reading {
+    /// The buffered bytes were checked and are incomplete: more must be read.
+    NeedsMore,
+    /// The buffered bytes were not checked yet.
+    Unchecked,
+    /// A stand-in replaces a refused request. No bytes come after it.
     Refused,
-    /// The body is not what it should be, so it must not be taken for whole.
+    /// The body is malformed, so hyper gets an error and not its end.
     Broken(Refusal),
 }
 
@@ -69,8 +69,8 @@ pub(super) struct Opened<I> {
 
 impl<I> Guard<I> {
     /// Guards HTTP/1.1.
-    pub(super) fn http1(opened: Opened<I>, limits: HeadLimits, shared: Arc<Shared>) -> Self {
-        let kind = Kind::Http1 { follower: Follower::new(limits), shared, state: State::Looks };
+    pub(super) fn http1(opened: Opened<I>, limits: HeadLimits, state: Arc<Http1State>) -> Self {
+        let kind = Kind::Http1 { follower: Follower::new(limits), state, reading: Reading::Unchecked };
         Self::new(opened, kind, 0)
     }
 
@@ -84,7 +84,7 @@ impl<I> Guard<I> {
         Self {
             io: opened.io,
             kind,
-            held: opened.read,
+            buffered: opened.read,
             ready,
             stall: Stall::new(opened.stall),
             linger: Linger::default(),
@@ -92,29 +92,29 @@ impl<I> Guard<I> {
         }
     }
 
-    /// Whether the client may still be sending something that nobody will read.
+    /// Whether the client may still be sending bytes that will not be read.
     fn is_cut_off(&self) -> bool {
         match &self.kind {
             Kind::Http2 => false,
-            Kind::Http1 { shared, .. } if shared.is_raw() => false,
-            Kind::Http1 { state: State::Refused | State::Broken(_), .. } => true,
-            Kind::Http1 { follower, state: State::Reads | State::Looks, .. } => {
-                !follower.is_between_requests() || !self.held.is_empty()
+            Kind::Http1 { state, .. } if state.is_upgraded() => false,
+            Kind::Http1 { reading: Reading::Refused | Reading::Broken(_), .. } => true,
+            Kind::Http1 { follower, reading: Reading::NeedsMore | Reading::Unchecked, .. } => {
+                !follower.is_between_requests() || !self.buffered.is_empty()
             }
         }
     }
 
-    /// An answer is being written. If it is to a request that might have ended HTTP here, it did not.
+    /// An answer is being written. If its request asked for an upgrade and the connection is not upgraded, HTTP goes on.
     fn answering(&mut self) {
-        if let Kind::Http1 { follower, shared, state } = &mut self.kind
+        if let Kind::Http1 { follower, state, reading } = &mut self.kind
             && follower.waits()
-            && !shared.is_raw()
+            && !state.is_upgraded()
         {
             follower.answered();
-            if !self.held.is_empty() {
-                *state = State::Looks;
+            if !self.buffered.is_empty() {
+                *reading = Reading::Unchecked;
             }
-            shared.wake();
+            state.wake_reader();
         }
     }
 }
@@ -125,59 +125,59 @@ impl<I: AsyncRead + Unpin> AsyncRead for Guard<I> {
         context: &mut Context<'_>,
         buffer: &mut ReadBuf<'_>,
     ) -> Poll<io::Result<()>> {
-        let Self { io, kind, held, ready, .. } = self.get_mut();
+        let Self { io, kind, buffered, ready, .. } = self.get_mut();
         if buffer.remaining() == 0 {
             return Poll::Ready(Ok(()));
         }
         loop {
             if *ready > 0 {
                 let taken = (*ready).min(buffer.remaining());
-                buffer.put_slice(&held[..taken]);
-                held.advance(taken);
+                buffer.put_slice(&buffered[..taken]);
+                buffered.advance(taken);
                 *ready -= taken;
                 return Poll::Ready(Ok(()));
             }
-            let Kind::Http1 { follower, shared, state } = kind else {
+            let Kind::Http1 { follower, state, reading } = kind else {
                 return Pin::new(io).poll_read(context, buffer);
             };
-            match state {
-                // Whoever holds the upgraded connection must not wait for bytes that never come.
-                State::Refused if shared.is_raw() => {
+            match reading {
+                // The holder of the upgraded connection would wait for bytes that never come.
+                Reading::Refused if state.is_upgraded() => {
                     return Poll::Ready(Err(io::ErrorKind::InvalidData.into()));
                 }
-                // The end of the stream would make hyper drop requests that are still being answered, and the stand-in
-                // among them. Its answer closes the connection.
-                State::Refused => return Poll::Pending,
-                State::Broken(refusal) => {
+                // At the end of the stream hyper would drop requests that are still being answered, the stand-in among them.
+                // The stand-in's answer closes the connection.
+                Reading::Refused => return Poll::Pending,
+                Reading::Broken(refusal) => {
                     return Poll::Ready(Err(io::Error::new(io::ErrorKind::InvalidData, *refusal)));
                 }
-                State::Reads | State::Looks => {}
+                Reading::NeedsMore | Reading::Unchecked => {}
             }
             if follower.waits() {
-                shared.wait(context.waker());
+                state.register_reader(context.waker());
             }
-            if shared.is_raw() {
-                if held.is_empty() {
+            if state.is_upgraded() {
+                if buffered.is_empty() {
                     return Pin::new(io).poll_read(context, buffer);
                 }
-                *ready = held.len();
+                *ready = buffered.len();
                 continue;
             }
             if follower.waits() {
                 return Poll::Pending;
             }
-            if matches!(state, State::Looks) {
-                let followed = follower.follow(held);
+            if matches!(reading, Reading::Unchecked) {
+                let followed = follower.follow(buffered);
                 *ready = followed.passed;
-                *state = settle(followed.rest, shared, held, followed.passed);
-                if matches!(state, State::Refused) {
-                    *ready = held.len();
+                *reading = after_check(followed.rest, state, buffered, followed.passed);
+                if matches!(reading, Reading::Refused) {
+                    *ready = buffered.len();
                 }
                 continue;
             }
 
-            if !held.is_empty() && follower.is_between_requests() {
-                shared.begin_head();
+            if !buffered.is_empty() && follower.is_between_requests() {
+                state.begin_head();
             }
             let before = buffer.filled().len();
             ready!(Pin::new(&mut *io).poll_read(context, buffer))?;
@@ -185,18 +185,18 @@ impl<I: AsyncRead + Unpin> AsyncRead for Guard<I> {
             if read.is_empty() {
                 return Poll::Ready(Ok(()));
             }
-            if !held.is_empty() {
-                held.extend_from_slice(read);
+            if !buffered.is_empty() {
+                buffered.extend_from_slice(read);
                 buffer.set_filled(before);
-                *state = State::Looks;
+                *reading = Reading::Unchecked;
                 continue;
             }
             let followed = follower.follow(read);
-            held.extend_from_slice(&read[followed.passed..]);
+            buffered.extend_from_slice(&read[followed.passed..]);
             buffer.set_filled(before + followed.passed);
-            *state = settle(followed.rest, shared, held, 0);
-            if matches!(state, State::Refused) {
-                *ready = held.len();
+            *reading = after_check(followed.rest, state, buffered, 0);
+            if matches!(reading, Reading::Refused) {
+                *ready = buffered.len();
             }
             if followed.passed > 0 {
                 return Poll::Ready(Ok(()));
@@ -205,19 +205,19 @@ impl<I: AsyncRead + Unpin> AsyncRead for Guard<I> {
     }
 }
 
-/// What becomes of the bytes that may not be passed on as they are: those that are held, from `keep` on.
-fn settle(rest: Rest, shared: &Shared, held: &mut BytesMut, keep: usize) -> State {
+/// Acts on the result of a check: what is refused or broken is cut from the buffer, from `keep` on.
+fn after_check(rest: Rest, state: &Http1State, buffered: &mut BytesMut, keep: usize) -> Reading {
     match rest {
-        Rest::Nothing | Rest::Incomplete | Rest::Waits => State::Reads,
+        Rest::Nothing | Rest::Incomplete | Rest::Waits => Reading::NeedsMore,
         Rest::Refused(refusal) => {
-            shared.refuse(refusal);
-            held.truncate(keep);
-            held.extend_from_slice(STAND_IN);
-            State::Refused
+            state.refuse(refusal);
+            buffered.truncate(keep);
+            buffered.extend_from_slice(STAND_IN);
+            Reading::Refused
         }
         Rest::Broken(refusal) => {
-            held.truncate(keep);
-            State::Broken(refusal)
+            buffered.truncate(keep);
+            Reading::Broken(refusal)
         }
     }
 }
@@ -261,7 +261,7 @@ impl<I: AsyncRead + AsyncWrite + Unpin> AsyncWrite for Guard<I> {
             }
         }
         let haste = match &this.kind {
-            Kind::Http1 { shared, .. } if shared.is_stopping() => Haste::Stopping,
+            Kind::Http1 { state, .. } if state.is_stopping() => Haste::Stopping,
             Kind::Http1 { .. } | Kind::Http2 => Haste::None,
         };
         this.linger.poll(&mut this.io, haste, context)

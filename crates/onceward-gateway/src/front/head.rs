@@ -14,20 +14,20 @@ pub(super) struct HeadLimits {
     pub target: usize,
 }
 
-/// Longer than any method that is registered. It bounds a request line, together with the limit on the target.
+/// Longer than any registered method. With the limit on the target it bounds a request line.
 const MAX_METHOD: usize = 32;
 
-/// The digits of a length that certainly fits 63 bits.
+/// As many digits as always fit 63 bits.
 const MAX_LENGTH_DIGITS: usize = 18;
 
 const VERSION_LENGTH: usize = b"HTTP/1.1".len();
 
-/// What is known of a head while it comes in. It is read line by line, and no line twice.
+/// A head while it comes in. It is read line by line, and no line twice.
 #[derive(Debug, Default)]
 pub(super) struct Head {
-    /// Where the line begins that has not been read yet.
+    /// Where the first unread line begins.
     line: usize,
-    /// How much was there when a line's end was last looked for in vain.
+    /// How many bytes were searched for that line's end.
     searched: usize,
     version: Option<Version>,
     fields: usize,
@@ -43,23 +43,23 @@ enum Version {
     Http11,
 }
 
-/// A head that is complete and has nothing against it.
+/// A head that is complete and valid.
 #[derive(Debug, PartialEq, Eq)]
-pub(super) struct Complete {
+pub(super) struct CompleteHead {
     /// Its bytes, the empty line included.
     pub length: usize,
-    /// What follows it.
-    pub body: Framing,
-    /// Whether the connection may cease to be HTTP after it.
+    /// How long its body is.
+    pub body: BodyLength,
+    /// Whether it asks for an upgrade.
     pub upgrade: Upgrade,
 }
 
-/// How a body ends.
+/// How long a body is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Framing {
-    /// After so many bytes; zero where there is no body.
-    Length(u64),
-    /// With its last chunk.
+pub(super) enum BodyLength {
+    /// So many bytes; zero where there is no body.
+    Known(u64),
+    /// It ends with its last chunk.
     Chunked,
 }
 
@@ -72,10 +72,14 @@ pub(super) enum Upgrade {
 }
 
 impl Head {
-    /// Reads on. The bytes always begin with the head's first; `None` asks for more of them.
-    pub(super) fn read(&mut self, bytes: &[u8], limits: &HeadLimits) -> Result<Option<Complete>, Refusal> {
-        // A long line that comes byte by byte would otherwise be read from its beginning with each. Only in the middle of a
-        // field, and only for what may stand anywhere in one: what must be refused is refused at once, however it comes.
+    /// Reads on in bytes that begin with the head's first. `None` while the head is incomplete.
+    pub(super) fn read(
+        &mut self,
+        bytes: &[u8],
+        limits: &HeadLimits,
+    ) -> Result<Option<CompleteHead>, Refusal> {
+        // A long line that comes byte by byte would otherwise be read from its beginning each time. This shortcut holds only in
+        // the middle of a field, for bytes that may stand anywhere in one: a byte that must be refused is refused at once.
         let (seen, fresh) = bytes.split_at(self.searched.min(bytes.len()));
         let in_a_field = self.version.is_some() && seen.len() > self.line && !seen.ends_with(b"\r");
         if in_a_field && fresh.iter().all(|byte| is_token(*byte)) {
@@ -106,7 +110,7 @@ impl Head {
         }
     }
 
-    fn incomplete(&mut self, bytes: &[u8], limits: &HeadLimits) -> Result<Option<Complete>, Refusal> {
+    fn incomplete(&mut self, bytes: &[u8], limits: &HeadLimits) -> Result<Option<CompleteHead>, Refusal> {
         self.searched = bytes.len();
         let in_request_line = self.version.is_none();
         let line_limit = limits.target + MAX_METHOD + VERSION_LENGTH + b"  \r\n".len();
@@ -121,7 +125,7 @@ impl Head {
 
     /// Reads the request line, if all of it is there.
     fn request_line(&mut self, bytes: &[u8], limits: &HeadLimits) -> Result<bool, Refusal> {
-        // RFC 9112 wants one empty line forgiven here: some clients end a body with one that belongs to nothing.
+        // RFC 9112 wants an empty line ignored here: some clients send one after a body.
         let start = match bytes {
             [b'\r', rest @ ..] => match rest.first() {
                 Some(b'\n') => LINE_END,
@@ -180,7 +184,7 @@ impl Head {
         Ok(true)
     }
 
-    /// Takes note of the few headers that frame a request.
+    /// Records the few headers that frame a request.
     fn field(&mut self, name: &[u8], value: &[u8]) -> Result<(), Refusal> {
         // Most names are told apart by their length.
         match name.len() {
@@ -214,18 +218,18 @@ impl Head {
         }
     }
 
-    /// What holds for a head as a whole.
-    fn complete(&self, length: usize) -> Result<Complete, Refusal> {
+    /// Checks what concerns a head as a whole.
+    fn complete(&self, length: usize) -> Result<CompleteHead, Refusal> {
         if self.host.is_none() && self.version == Some(Version::Http11) {
             return Err(Refusal::HostMissing);
         }
         let body = match (self.length, self.chunked) {
             (Some(_), Some(())) => return Err(Refusal::LengthAndEncoding),
             (None, Some(())) if self.version == Some(Version::Http10) => return Err(Refusal::EncodingOld),
-            (None, Some(())) => Framing::Chunked,
-            (length, None) => Framing::Length(length.unwrap_or(0)),
+            (None, Some(())) => BodyLength::Chunked,
+            (length, None) => BodyLength::Known(length.unwrap_or(0)),
         };
-        Ok(Complete { length, body, upgrade: self.upgrade })
+        Ok(CompleteHead { length, body, upgrade: self.upgrade })
     }
 }
 

@@ -1,8 +1,8 @@
 //! Closing a connection on a client that is still sending.
 //!
 //! A socket that is closed with unread bytes in it resets the connection. A client that sends its whole request before it
-//! reads, as most do, then fails while it sends, and never sees the answer that says why. So after the answer what still
-//! comes is read and thrown away, for a bounded while and without memory of its own.
+//! reads, as most do, then fails while it sends, and never sees the answer that says why. So bytes that come after the answer are
+//! read and discarded, for a bounded while and without a buffer.
 
 use std::io;
 use std::pin::Pin;
@@ -16,15 +16,15 @@ use tokio::io::{AsyncRead, ReadBuf};
 const LINGER_TIME: Duration = Duration::from_secs(30);
 /// A client that sends nothing for so long has seen the answer, or is gone: several round trips around the world.
 const LINGER_PAUSE: Duration = Duration::from_secs(5);
-/// On a fast line the time alone would let a client keep a core busy with nothing.
+/// On a fast network the time limit alone would let a client keep a core busy.
 const LINGER_BYTES: u64 = 1 << 30;
-/// What is left of the time when the gateway stops.
+/// The limit from when the gateway stops.
 const LINGER_STOPPING: Duration = Duration::from_secs(1);
 
-/// What is read at once. It lies on the stack.
+/// How much one read takes. It is on the stack.
 const SCRATCH_BYTES: usize = 16 << 10;
 
-/// Whether there is a reason to be quick.
+/// Whether lingering should be short.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Haste {
     None,
@@ -39,9 +39,9 @@ pub(super) struct Linger(Option<Begun>);
 struct Begun {
     alarm: Alarm,
     haste: Haste,
-    /// When it ends, whatever comes.
+    /// When lingering ends at the latest.
     ends: Instant,
-    /// When it ends if nothing comes.
+    /// When it ends if no bytes come.
     pause_ends: Instant,
     read: u64,
 }
@@ -51,7 +51,7 @@ impl Linger {
         self.0.is_some()
     }
 
-    /// Reads until the client is done, or it was enough.
+    /// Reads until the client has closed, or a limit is reached.
     pub(super) fn poll<I: AsyncRead + Unpin>(
         &mut self,
         io: &mut I,
@@ -60,7 +60,7 @@ impl Linger {
     ) -> Poll<io::Result<()>> {
         let begun = self.0.get_or_insert_with(Begun::now);
         begun.hurry(haste);
-        // Before the reading: a client that sends without end leaves no budget for the timer after it.
+        // Before reading: a client that never stops sending would use up the task's budget, and the timer would not be polled.
         if begun.alarm.poll_until(begun.ends.min(begun.pause_ends), context).is_ready() {
             return Poll::Ready(Ok(()));
         }
@@ -97,7 +97,7 @@ impl Begun {
                 Poll::Ready(Ok(())) if !buffer.filled().is_empty() => {
                     self.read += buffer.filled().len() as u64;
                 }
-                // The client is gone either way: how it went does not matter any more.
+                // The client is gone either way.
                 Poll::Ready(Ok(()) | Err(_)) => return Poll::Ready(()),
                 Poll::Pending => {
                     if self.read > before {

@@ -1,17 +1,17 @@
-//! The side of the gateway that clients see: connections come in here, and clean requests go on to a service.
+//! The side of the gateway that clients see: takes connections, and passes strictly framed requests on to a service.
 //!
 //! What happens to a connection, in order:
 //!
 //! 1. It is accepted when there is a place for it; until then it waits in the kernel's queue.
 //! 2. Where there is a certificate, TLS is spoken first.
 //! 3. It is HTTP/2 if TLS agreed on that, or if it begins with HTTP/2's preface; otherwise it is HTTP/1.1.
-//! 4. HTTP/1.1 goes through a guard, which passes on only what is strictly framed. What is not is answered with 400 (414,
-//!    431 where it is too long) and ends the connection; the service never sees it. HTTP/2 requests that can mean two things
-//!    are answered likewise, and their connection goes on.
-//! 5. Each request gets a [`Peer`] among its extensions, and a [`Raw`] if it asks for an upgrade over HTTP/1.1. Its
-//!    [`Body`] breaks off where the client pauses for too long.
-//! 6. An answer that ends the connection while the client still sends is followed by a lingering close: what comes is read
-//!    and thrown away for a while, so that the client sees the answer and not a reset.
+//! 4. HTTP/1.1 goes through a guard, which passes on only what is strictly framed. Everything else is answered with 400 (414 or
+//!    431 where it is too long) and ends the connection; the service never sees it. HTTP/2 requests that can mean two things are
+//!    answered likewise, and their connection stays open.
+//! 5. Each request gets its [`ClientAddress`](crate::client_address::ClientAddress) as an extension. Its [`Body`] breaks off
+//!    where the client pauses for too long. After an answer with status 101, the guard lets all bytes pass.
+//! 6. An answer that ends the connection while the client still sends is followed by a lingering close: bytes are read and
+//!    discarded for a while, so that the client sees the answer and not a reset.
 //! 7. Asked to stop, it takes no new requests, and ends when those in flight are answered.
 
 mod body;
@@ -21,9 +21,8 @@ mod fields;
 mod framing;
 mod guard;
 mod head;
+mod http1_state;
 mod linger;
-mod listen;
-mod raw;
 mod refusal;
 mod service;
 mod stall;
@@ -34,46 +33,71 @@ pub mod tls;
 #[cfg(test)]
 mod properties;
 
-use std::net::SocketAddr;
+use std::convert::Infallible;
+use std::error::Error as StdError;
+use std::io;
+use std::sync::Arc;
 
-use http::HeaderValue;
+use bytes::Bytes;
+use http::{Request, Response};
+use tokio::net::TcpListener;
+use tower_service::Service;
 
 pub use self::body::{Body, BodyError};
 pub use self::connection::ConnectionError;
-pub use self::listen::Ended;
-pub use self::raw::Raw;
+use self::connection::NewConnection;
 pub use self::refusal::Refusal;
-use crate::settings::{Limits, Scheme};
+pub use crate::listener::Ended;
+use crate::listener::{Accepted, Listener};
+use crate::settings::Limits;
 
-/// Takes connections, and hands on what they ask for.
+/// Serves clients' connections.
 #[derive(Debug, Clone)]
 pub struct Front {
-    /// How much is held at once, and for how long.
+    /// Sizes, counts and times.
     pub limits: Limits,
-    /// Where it is given, clients speak TLS.
-    pub tls: Option<tls::Shown>,
+    /// The certificate, where clients speak TLS.
+    pub tls: Option<tls::CurrentCertificate>,
 }
 
-/// Who sent a request, and how. It is among the extensions of each.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Peer {
-    /// Where the connection comes from.
-    pub address: SocketAddr,
-    /// Plain or TLS.
-    pub scheme: Scheme,
-    /// The address as a header has it, written once for all requests of a connection.
-    forwarded_for: Option<HeaderValue>,
+impl Front {
+    /// Serves a listener until `stop`. Then it takes no new connections, lets the requests in flight end until `cut`, which
+    /// is polled only from then on, and returns. Connections that were upgraded count as in flight until they are closed.
+    pub async fn serve<S, B>(
+        self,
+        socket: TcpListener,
+        service: S,
+        stop: impl Future<Output = ()>,
+        cut: impl Future<Output = ()>,
+    ) -> Ended
+    where
+        S: Service<Request<Body>, Response = Response<B>, Error = Infallible> + Clone + Send + 'static,
+        S::Future: Send + 'static,
+        B: http_body::Body<Data = Bytes> + From<Bytes> + Send + 'static,
+        B::Error: Into<Box<dyn StdError + Send + Sync>>,
+    {
+        let front = Arc::new(self);
+        let connections_max = front.limits.connections;
+        let connection = move |accepted: Accepted| {
+            let (front, service) = (Arc::clone(&front), service.clone());
+            async move {
+                let Accepted { stream, address, place, stopping } = accepted;
+                let connection = NewConnection { io: stream, address, service, place: Some(place) };
+                if let Err(error) = front.connection(connection, stopping.wait()).await {
+                    tracing::debug!(%error, "a connection ended early");
+                }
+            }
+        };
+        Listener { socket, connections_max, log_failure: log_accept_failure }
+            .serve(connection, stop, cut)
+            .await
+    }
 }
 
-impl Peer {
-    pub(crate) fn new(address: SocketAddr, scheme: Scheme) -> Self {
-        // An address consists of characters that a header can have.
-        let forwarded_for = HeaderValue::try_from(address.ip().to_canonical().to_string()).ok();
-        Self { address, scheme, forwarded_for }
-    }
-
-    /// What `X-Forwarded-For` says of it.
-    pub(crate) fn forwarded_for(&self) -> Option<&HeaderValue> {
-        self.forwarded_for.as_ref()
-    }
+fn log_accept_failure(error: &io::Error) {
+    tracing::error!(
+        cause = %error,
+        next = "raise the limit on open files, or lower limits.connections",
+        "no connection can be accepted: it is tried again twice a second"
+    );
 }

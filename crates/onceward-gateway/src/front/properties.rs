@@ -1,4 +1,4 @@
-//! What holds for every way in which bytes may arrive.
+//! Properties of the guard that hold however bytes are cut into reads.
 
 use std::collections::VecDeque;
 use std::io;
@@ -13,12 +13,12 @@ use tokio::io::{AsyncRead, ReadBuf};
 
 use super::guard::{Guard, Opened};
 use super::head::HeadLimits;
-use super::raw::{Raw, Shared};
+use super::http1_state::Http1State;
 use super::refusal::STAND_IN;
 
 const LIMITS: HeadLimits = HeadLimits { head: 512, target: 128 };
 
-/// Reads what it was given, piece by piece, and then the end.
+/// Yields these pieces one by one, and then the end.
 struct Pieces(VecDeque<Vec<u8>>);
 
 impl AsyncRead for Pieces {
@@ -61,10 +61,10 @@ fn cut(bytes: &[u8], lengths: &[usize]) -> VecDeque<Vec<u8>> {
     pieces
 }
 
-fn guard(pieces: VecDeque<Vec<u8>>, shared: &Arc<Shared>) -> Guard<Pieces> {
+fn guard(pieces: VecDeque<Vec<u8>>, state: &Arc<Http1State>) -> Guard<Pieces> {
     let opened =
         Opened { io: Pieces(pieces), read: BytesMut::new(), stall: Duration::from_secs(1), place: None };
-    Guard::http1(opened, LIMITS, Arc::clone(shared))
+    Guard::http1(opened, LIMITS, Arc::clone(state))
 }
 
 /// Everything that a guard passes on, read with a buffer of this size.
@@ -151,9 +151,9 @@ const UPGRADE: &[u8] = b"GET /chat HTTP/1.1\r\nHost: a\r\nConnection: upgrade\r\
 #[test]
 fn what_follows_a_request_for_an_upgrade_waits_for_the_answer_and_then_passes_raw() {
     let frames = b"\x81\x05hello\0\n";
-    let shared = Arc::new(Shared::default());
-    let mut guard = guard(cut(&[UPGRADE, frames].concat(), &[UPGRADE.len() + 3, 100]), &shared);
+    let state = Arc::new(Http1State::default());
+    let mut guard = guard(cut(&[UPGRADE, frames].concat(), &[UPGRADE.len() + 3, 100]), &state);
     assert_eq!(passed(&mut guard, 4096), (UPGRADE.to_vec(), End::Waits));
-    Raw(shared).go_raw();
+    state.upgrade();
     assert_eq!(passed(&mut guard, 4096), (frames.to_vec(), End::Stream));
 }

@@ -1,4 +1,4 @@
-//! What may be wrong with a request before anybody looks at what it asks for, and how a client is told.
+//! The reasons for which a request is refused before it reaches the service, and the answers to the client.
 
 use bytes::Bytes;
 use http::header::{CACHE_CONTROL, CONNECTION, CONTENT_TYPE};
@@ -7,14 +7,14 @@ use onceward::http::header::OUTCOME;
 use onceward::http::{Flavor, Problem};
 use serde_json::json;
 
-/// The guard puts a request with this method where a refused one stood, so that answers stay in order. No client gets
-/// it through the guard.
+/// The guard replaces a refused request with one that has this method, so that answers stay in order. It refuses the method to
+/// clients.
 pub(super) const METHOD: &str = "ONCEWARD-REFUSED";
 
 /// The whole of that request.
 pub(super) const STAND_IN: &[u8] = b"ONCEWARD-REFUSED / HTTP/1.1\r\nhost: refused.invalid\r\n\r\n";
 
-/// What is wrong with a request.
+/// Why a request is refused.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum Refusal {
     /// A line ends in something else than CRLF, or a CR or LF stands within one.
@@ -133,7 +133,7 @@ impl Refusal {
     }
 
     /// The problem as RFC 9457 has it.
-    pub(super) fn response(self, then: Then) -> Response<Bytes> {
+    pub(super) fn response(self, after: AfterRefusal) -> Response<Bytes> {
         let status = self.status();
         let mut body = json!({
             "title": self.title(),
@@ -148,18 +148,18 @@ impl Refusal {
         let headers = response.headers_mut();
         headers.insert(CONTENT_TYPE, HeaderValue::from_static("application/problem+json"));
         headers.insert(CACHE_CONTROL, HeaderValue::from_static("no-store"));
-        // An outer Onceward must not keep this as the answer to a key: nothing was executed.
+        // Nothing was executed, so an outer Onceward must not store this as the answer to a key.
         headers.insert(OUTCOME, HeaderValue::from_static("retryable"));
-        match then {
-            Then::Close => drop(headers.insert(CONNECTION, HeaderValue::from_static("close"))),
-            Then::GoOn => {}
+        match after {
+            AfterRefusal::Close => drop(headers.insert(CONNECTION, HeaderValue::from_static("close"))),
+            AfterRefusal::KeepOpen => {}
         }
         response
     }
 }
 
-/// The layer refuses methods in another case too, those that only a route lists: a client is told the same by both. Here it is
-/// not known what clients put before `/.well-known`, so the type has its path only.
+/// The same problem as the layer's, which refuses miscased methods that only a route lists. The public URL is not known here, so the
+/// type is a path.
 fn method_invalid() -> serde_json::Value {
     let told = Problem::MethodMiscased.told(Flavor::Ietf);
     json!({
@@ -172,11 +172,11 @@ fn method_invalid() -> serde_json::Value {
     })
 }
 
-/// What becomes of the connection after a refusal.
+/// What to do with the connection after a refusal.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Then {
-    /// It ends, because it is not known where the next request begins.
+pub(super) enum AfterRefusal {
+    /// Close it, because it is not known where the next request begins.
     Close,
-    /// It goes on: HTTP/2 keeps its requests apart by itself.
-    GoOn,
+    /// Keep it open: HTTP/2 frames requests itself.
+    KeepOpen,
 }

@@ -1,4 +1,4 @@
-//! Between hyper and the service behind: refusals are answered here, everything else is handed on.
+//! Between hyper and the service: answers refused requests, and passes all others on.
 
 use std::convert::Infallible;
 use std::error::Error as StdError;
@@ -9,31 +9,31 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use http::header::{CONTENT_LENGTH, HOST, UPGRADE};
-use http::{Request, Response};
+use http::{Request, Response, StatusCode};
 use http_body::{Body as HttpBody, Frame, SizeHint};
 use hyper::body::Incoming;
 use onceward::http::is_miscased;
 use tower_service::Service;
 
-use super::Peer;
 use super::body::Body;
 use super::fields::is_host;
-use super::raw::{Raw, Shared};
-use super::refusal::{self, Refusal, Then};
+use super::http1_state::Http1State;
+use super::refusal::{self, AfterRefusal, Refusal};
 use super::streams::{Stream, Streams};
+use crate::client_address::ClientAddress;
 use crate::telemetry::access;
 
 pin_project_lite::pin_project! {
     /// The body of an answer, of the service or of a refusal.
-    pub(super) struct Answer<B> {
+    pub(super) struct AnswerBody<B> {
         #[pin]
         body: B,
-        // Until it is sent or dropped, its connection is not idle.
+        // Counts as open until the body is sent or dropped.
         stream: Option<Stream>,
     }
 }
 
-impl<B> HttpBody for Answer<B>
+impl<B> HttpBody for AnswerBody<B>
 where
     B: HttpBody<Data = Bytes>,
     B::Error: Into<Box<dyn StdError + Send + Sync>>,
@@ -61,17 +61,17 @@ where
 #[derive(Clone)]
 pub(super) struct Handler<S> {
     pub service: S,
-    pub peer: Peer,
+    pub client: ClientAddress,
     pub protocol: Protocol,
     pub body_timeout: Duration,
 }
 
-/// What a connection speaks, and what its requests must be looked at for.
+/// The protocol of a connection, with what its requests are checked against.
 #[derive(Clone)]
 pub(super) enum Protocol {
-    /// The guard looked at everything, and tells here what it refused.
-    Http1(Arc<Shared>),
-    /// There is no guard. The requests are counted, so that it can be told whether the connection is idle.
+    /// The guard checked every byte, and records here what it refused.
+    Http1(Arc<Http1State>),
+    /// There is no guard. Requests are counted, so that an idle connection is recognised.
     Http2 {
         /// Bytes of path and query.
         url_bytes: usize,
@@ -81,38 +81,35 @@ pub(super) enum Protocol {
 }
 
 impl<S> Handler<S> {
-    /// What is wrong with a request, and gives it the extensions that the service relies on.
-    fn admit(&self, request: &mut Request<Incoming>) -> Option<(Refusal, Then)> {
+    /// Returns why a request is refused, or gives it the extensions that the service relies on.
+    fn admit(&self, request: &mut Request<Incoming>) -> Option<(Refusal, AfterRefusal)> {
         match &self.protocol {
-            Protocol::Http1(shared) => {
+            Protocol::Http1(state) => {
                 if request.method().as_str() == refusal::METHOD {
-                    return Some((shared.refusal().unwrap_or(Refusal::RequestLine), Then::Close));
+                    return Some((state.refusal().unwrap_or(Refusal::RequestLine), AfterRefusal::Close));
                 }
                 if names_no_host(request) {
-                    return Some((Refusal::HostMalformed, Then::Close));
-                }
-                if request.headers().contains_key(UPGRADE) {
-                    request.extensions_mut().insert(Raw(Arc::clone(shared)));
+                    return Some((Refusal::HostMalformed, AfterRefusal::Close));
                 }
             }
             Protocol::Http2 { url_bytes, .. } => {
                 if let Some(refusal) = http2_refusal(request, *url_bytes) {
-                    return Some((refusal, Then::GoOn));
+                    return Some((refusal, AfterRefusal::KeepOpen));
                 }
             }
         }
-        request.extensions_mut().insert(self.peer.clone());
+        request.extensions_mut().insert(self.client.clone());
         None
     }
 }
 
-/// Whether the request's target names something that is no host, such as a user and a host. It counts as its host, so it has
-/// no more characters than a `Host` header may.
+/// Whether the request's target names an invalid host, such as one with a user. The target's host overrides `Host`, so the same
+/// characters are allowed.
 fn names_no_host(request: &Request<Incoming>) -> bool {
     request.uri().authority().is_some_and(|authority| !authority.as_str().bytes().all(is_host))
 }
 
-/// What h2 lets through although it can mean two things.
+/// Refuses what h2 accepts although it can mean two things.
 fn http2_refusal(request: &Request<Incoming>, url_bytes: usize) -> Option<Refusal> {
     if is_miscased(request.method().as_str().as_bytes()) {
         return Some(Refusal::MethodCase);
@@ -149,16 +146,19 @@ where
     S: Service<Request<Body>, Response = Response<B>, Error = Infallible> + Clone,
     B: From<Bytes>,
 {
-    type Response = Response<Answer<B>>;
+    type Response = Response<AnswerBody<B>>;
     type Error = Infallible;
     type Future = Handling<S, S::Future>;
 
     fn call(&self, request: Request<Incoming>) -> Self::Future {
-        let stream = match &self.protocol {
-            Protocol::Http1(_) => None,
-            Protocol::Http2 { streams, idle_timeout, .. } => Some(streams.begin(*idle_timeout)),
+        let (upgradable, stream) = match &self.protocol {
+            Protocol::Http1(state) if request.headers().contains_key(UPGRADE) => {
+                (Some(Arc::clone(state)), None)
+            }
+            Protocol::Http1(_) => (None, None),
+            Protocol::Http2 { streams, idle_timeout, .. } => (None, Some(streams.begin(*idle_timeout))),
         };
-        Handling { step: self.step(request), stream }
+        Handling { step: self.step(request), upgradable, stream }
     }
 }
 
@@ -167,17 +167,17 @@ impl<S> Handler<S> {
     where
         S: Service<Request<Body>, Response = Response<B>, Error = Infallible> + Clone,
     {
-        if let Some((refusal, then)) = self.admit(&mut request) {
-            access::refused(self.peer.address, refusal);
-            return Step::Refused { answer: Some(refusal.response(then)) };
+        if let Some((refusal, after)) = self.admit(&mut request) {
+            access::refused(self.client.address, refusal);
+            return Step::Refused { answer: Some(refusal.response(after)) };
         }
         let request = request.map(|incoming| Body::new(incoming, self.body_timeout));
         let mut service = self.service.clone();
         let ready = match self.protocol {
-            // Nearly every service is always ready. One that is not is asked again, by somebody whom it can wake.
+            // Nearly every service is always ready. One that is not is polled again by the future, which it can wake.
             Protocol::Http1(_) => service.poll_ready(&mut Context::from_waker(Waker::noop())),
-            // Each request gets a task of its own, with what is returned here. Only there it is called, so that neither
-            // its panic nor its time is that of all others on the connection.
+            // hyper runs the future that is returned here in a task of its own. The service is called only there, so that its
+            // panic or its work does not affect other requests of the connection.
             Protocol::Http2 { .. } => Poll::Pending,
         };
         match ready {
@@ -192,6 +192,8 @@ pin_project_lite::pin_project! {
     pub(super) struct Handling<S, F> {
         #[pin]
         step: Step<S, F>,
+        // The connection, where this request may end HTTP on it.
+        upgradable: Option<Arc<Http1State>>,
         stream: Option<Stream>,
     }
 }
@@ -210,12 +212,17 @@ where
     S: Service<Request<Body>, Response = Response<B>, Error = Infallible>,
     B: From<Bytes>,
 {
-    type Output = Result<Response<Answer<B>>, Infallible>;
+    type Output = Result<Response<AnswerBody<B>>, Infallible>;
 
     fn poll(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
         let this = self.project();
         let answer = ready!(this.step.poll(context))?;
-        Poll::Ready(Ok(answer.map(|body| Answer { body, stream: this.stream.take() })))
+        if let Some(connection) = this.upgradable
+            && answer.status() == StatusCode::SWITCHING_PROTOCOLS
+        {
+            connection.upgrade();
+        }
+        Poll::Ready(Ok(answer.map(|body| AnswerBody { body, stream: this.stream.take() })))
     }
 }
 
@@ -231,7 +238,7 @@ where
             let future = match self.as_mut().project() {
                 StepProjected::Refused { answer } => match answer.take() {
                     Some(answer) => return Poll::Ready(Ok(answer.map(B::from))),
-                    // Only a future that is polled after its end comes here.
+                    // Only reached if the future is polled after its end.
                     None => return Poll::Pending,
                 },
                 StepProjected::Waiting { waiting } => {

@@ -1,4 +1,4 @@
-//! A client that does not take its answer holds a connection, and must not hold it for ever.
+//! A limit on how long a client may accept no bytes of its answer.
 
 use std::io;
 use std::pin::Pin;
@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use onceward::time::sleep;
 
-/// Watches writes. As long as they go through it costs nothing: the timer is made when one does not.
+/// Limits the time of a pending write. The timer is made when a write is pending, so that others cost nothing.
 pub(super) struct Stall {
     limit: Duration,
     timer: Option<Pin<Box<dyn Future<Output = ()> + Send + Sync>>>,
@@ -24,7 +24,7 @@ impl Stall {
         Self { limit, timer: None }
     }
 
-    /// Passes on what became of a write, unless it has been waiting for too long.
+    /// Returns the result of a write, or an error if writes have been pending for too long.
     pub(super) fn watch<T>(
         &mut self,
         context: &mut Context<'_>,

@@ -1,4 +1,4 @@
-//! How many requests of an HTTP/2 connection are not yet answered to their end, so that it can be told when it is idle.
+//! Counts the open requests of an HTTP/2 connection, to know since when it is idle.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -14,13 +14,13 @@ pub(super) struct Streams(Mutex<Open>);
 #[derive(Debug)]
 struct Open {
     count: usize,
-    /// How long the connection may stay as it is while there is none: a new one must be of use sooner.
+    /// How long the connection may stay idle: shorter before its first request.
     patience: Duration,
-    /// Since when there is none.
+    /// When the last request ended, or the connection began.
     since: Instant,
 }
 
-/// A request that is being answered. It ends when it is dropped.
+/// An open request. It ends when this is dropped.
 #[derive(Debug)]
 pub(super) struct Stream {
     streams: Arc<Streams>,
@@ -42,7 +42,7 @@ impl Streams {
         Stream { streams: Arc::clone(self), idle_timeout }
     }
 
-    /// When the connection will have been idle for too long. Nothing while it is not idle.
+    /// When the connection will have been idle for too long. `None` while it is not idle.
     pub(super) fn idle_until(&self) -> Option<Instant> {
         let open = self.open();
         (open.count == 0).then(|| deadline(open.since, open.patience))

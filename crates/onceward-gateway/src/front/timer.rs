@@ -1,7 +1,7 @@
 //! hyper's timer for the heads of one HTTP/1.1 connection.
 //!
-//! hyper knows one limit, from when it waits for a head until the head is there. A connection between two requests may wait
-//! for longer than a head that has begun, so the limit is chosen here, and hyper's own means nothing.
+//! hyper has one limit for a head, from when it begins to wait until the head is complete. But a connection may be idle between
+//! requests for longer than a head may take. So this timer chooses the limit, and ignores the duration that hyper passes.
 
 use std::pin::Pin;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -12,28 +12,28 @@ use std::time::Duration;
 use hyper::rt::{Sleep, Timer};
 use onceward::time::{Alarm, Instant, deadline, instant};
 
-use super::raw::Shared;
+use super::http1_state::Http1State;
 use crate::settings::Limits;
 
-/// What hyper is told. With it, the deadline that hyper asks for is the moment at which it begins to wait.
+/// The limit that hyper is configured with. So the deadline that it passes is the moment at which it begins to wait.
 pub(super) const FROM_NOW: Duration = Duration::ZERO;
 
-/// hyper asks for a new timer with each head, and drops it when the head is there. All of them are one alarm.
+/// hyper makes a timer for each head and drops it when the head is complete. All of them use one alarm.
 pub(super) struct HeadTimer {
     header_timeout: Duration,
     idle_timeout: Duration,
-    shared: Arc<Shared>,
+    state: Arc<Http1State>,
     alarm: Arc<Mutex<Option<Alarm>>>,
-    /// Whether a head was waited for before.
+    /// Whether this is not the first head.
     used: AtomicBool,
 }
 
 impl HeadTimer {
-    pub(super) fn new(limits: &Limits, shared: Arc<Shared>) -> Self {
+    pub(super) fn new(limits: &Limits, state: Arc<Http1State>) -> Self {
         Self {
             header_timeout: limits.header_timeout,
             idle_timeout: limits.idle_timeout,
-            shared,
+            state,
             alarm: Arc::default(),
             used: AtomicBool::new(false),
         }
@@ -41,11 +41,11 @@ impl HeadTimer {
 }
 
 struct HeadWait {
-    shared: Arc<Shared>,
+    state: Arc<Http1State>,
     alarm: Arc<Mutex<Option<Alarm>>>,
     header_timeout: Duration,
     deadline: Instant,
-    /// Whether the connection is idle, as far as is known.
+    /// Whether no byte of the head has come yet.
     idle: bool,
 }
 
@@ -55,12 +55,12 @@ impl Timer for HeadTimer {
     }
 
     fn sleep_until(&self, now: std::time::Instant) -> Pin<Box<dyn Sleep>> {
-        self.shared.await_head();
-        // A new connection has not been of use yet, and must be soon.
+        self.state.await_head();
+        // A new connection must send its first head sooner.
         let idle = self.used.swap(true, Ordering::Relaxed);
         let limit = if idle { self.idle_timeout } else { self.header_timeout };
         Box::pin(HeadWait {
-            shared: Arc::clone(&self.shared),
+            state: Arc::clone(&self.state),
             alarm: Arc::clone(&self.alarm),
             header_timeout: self.header_timeout,
             deadline: deadline(now.into(), limit),
@@ -79,8 +79,8 @@ impl Future for HeadWait {
     type Output = ();
 
     fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<()> {
-        // hyper has just asked the guard for more, so what the guard says is of this moment.
-        if self.idle && self.shared.has_head_begun() {
+        // hyper has just read from the guard, so the state is current.
+        if self.idle && self.state.has_head_begun() {
             self.idle = false;
             self.deadline = deadline(instant(), self.header_timeout);
         }

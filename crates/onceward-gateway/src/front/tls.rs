@@ -15,11 +15,11 @@ use x509_cert::der::Decode as _;
 
 use crate::settings::Tls;
 
-/// HTTP/2 and HTTP/1.1, as TLS names them.
+/// The ALPN names of HTTP/2 and HTTP/1.1.
 pub(super) const H2: &[u8] = b"h2";
 const HTTP11: &[u8] = b"http/1.1";
 
-/// Certificates are commonly renewed weeks before they end, so that one with less left was forgotten.
+/// Certificates are commonly renewed weeks before they expire, so one with less time left was probably forgotten.
 const SOON: Duration = Duration::from_secs(7 * 24 * 60 * 60);
 
 /// Why TLS cannot be spoken with these files.
@@ -88,8 +88,8 @@ pub enum TlsError {
     },
 }
 
-/// The certificate that a listener shows from now on. Connections that are open keep the one they were shown.
-pub type Shown = Arc<ArcSwap<Certificate>>;
+/// The certificate for new connections. It can be replaced while the listener runs.
+pub type CurrentCertificate = Arc<ArcSwap<Certificate>>;
 
 /// A certificate and its key, read from their files, as listeners need them.
 #[derive(Debug, Clone)]
@@ -141,19 +141,19 @@ impl Certificate {
         Ok(Self { config: Arc::new(config), chain })
     }
 
-    /// What a connection is accepted with.
+    /// The configuration for new connections.
     pub(super) fn config(&self) -> Arc<ServerConfig> {
         self.config.clone()
     }
 
-    /// When the certificate itself expires. Nothing where it does not say so in a way that is understood.
+    /// When the certificate expires. `None` where its validity cannot be parsed.
     pub fn expires_at(&self) -> Option<Timestamp> {
         let certificate = x509_cert::Certificate::from_der(self.chain.first()?).ok()?;
         let end = certificate.tbs_certificate.validity.not_after.to_unix_duration();
         Some(Timestamp::from_micros(u64::try_from(end.as_micros()).ok()?))
     }
 
-    /// What an operator should know about it at this time: that it has expired, or soon will have.
+    /// A warning for operators if it has expired at this time, or soon will.
     pub fn advice(&self, now: Timestamp) -> Option<String> {
         let expires_at = self.expires_at()?;
         let left = expires_at.since(now);
@@ -168,7 +168,7 @@ impl Certificate {
     }
 }
 
-/// How it is told in a log: by the end of its time.
+/// For the log: with its expiry.
 impl fmt::Display for Certificate {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self.expires_at() {
@@ -178,7 +178,7 @@ impl fmt::Display for Certificate {
     }
 }
 
-/// A time as RFC 3339 has it, which ends with the year 9999.
+/// A time in RFC 3339, which ends with the year 9999.
 fn written(at: Timestamp) -> impl fmt::Display {
     let since = Duration::from_micros(at.as_micros()).min(Duration::from_secs(253_402_300_799));
     humantime::format_rfc3339_seconds(UNIX_EPOCH + since)

@@ -1,4 +1,4 @@
-//! The body of an upstream's answer, which brings its line back to the pool when it has been read.
+//! The body of an upstream's answer, which brings its connection back to the pool when it has been read.
 
 use std::pin::Pin;
 use std::sync::Arc;
@@ -10,47 +10,47 @@ use hyper::body::Incoming;
 use tokio::sync::OwnedSemaphorePermit;
 
 use super::Sendable;
-use super::line::Line;
+use super::connection::Connection;
 use super::pool::Pool;
 
 /// An upstream's answer, as it arrives.
 pub struct UpstreamBody<B: Sendable> {
     incoming: Incoming,
-    /// Nothing once it was given back.
-    lent: Option<Lent<B>>,
+    /// `None` once it was given back.
+    arrives_on: Option<AnswerConnection<B>>,
 }
 
-/// What an answer holds while it is being read.
-pub(super) struct Lent<B: Sendable> {
-    pub line: Line<B>,
+/// The connection that an answer arrives on, held until the answer has been read.
+pub(super) struct AnswerConnection<B: Sendable> {
+    pub connection: Connection<B>,
     pub pool: Arc<Pool<B>>,
-    pub then: Then,
+    pub after_answer: AfterAnswer,
     /// Counts the request until its answer has been read, and its connection until that is idle or closed.
     pub permit: OwnedSemaphorePermit,
 }
 
-/// What becomes of a line when its answer has been read.
+/// What to do with a connection when its answer has been read.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Then {
+pub(super) enum AfterAnswer {
     /// Another request may use it.
     Reuse,
     /// It was made for one request, and ends with it.
     End,
-    /// It is closed here: servers such as uvicorn close a connection after a failure, without having said so in the answer.
+    /// It is closed: servers such as uvicorn close a connection after a failure without announcing that in the answer.
     Close,
 }
 
 impl<B: Sendable> UpstreamBody<B> {
-    pub(super) fn new(incoming: Incoming, lent: Option<Lent<B>>) -> Self {
-        Self { incoming, lent }
+    pub(super) fn new(incoming: Incoming, arrives_on: Option<AnswerConnection<B>>) -> Self {
+        Self { incoming, arrives_on }
     }
 
     fn give_back(&mut self) {
-        if let Some(Lent { line, pool, then, permit }) = self.lent.take() {
-            match then {
-                Then::Reuse => pool.give_back(line),
-                Then::End => return line.end(pool, permit),
-                Then::Close => drop(line),
+        if let Some(AnswerConnection { connection, pool, after_answer, permit }) = self.arrives_on.take() {
+            match after_answer {
+                AfterAnswer::Reuse => pool.give_back(connection),
+                AfterAnswer::End => return connection.end(pool, permit),
+                AfterAnswer::Close => drop(connection),
             }
             drop(permit);
         }
@@ -67,14 +67,14 @@ impl<B: Sendable> Body for UpstreamBody<B> {
     ) -> Poll<Option<Result<Frame<Bytes>, hyper::Error>>> {
         let this = &mut *self;
         let mut frame = Pin::new(&mut this.incoming).poll_frame(context);
-        if let (Poll::Pending, Some(lent)) = (&frame, &mut this.lent) {
-            lent.line.drive(context);
+        if let (Poll::Pending, Some(arrives_on)) = (&frame, &mut this.arrives_on) {
+            arrives_on.connection.drive(context);
             frame = Pin::new(&mut this.incoming).poll_frame(context);
         }
         match &frame {
             Poll::Ready(None) => this.give_back(),
-            // A line whose answer broke off is not used again.
-            Poll::Ready(Some(Err(_))) => this.lent = None,
+            // A connection whose answer broke off is not used again.
+            Poll::Ready(Some(Err(_))) => this.arrives_on = None,
             Poll::Ready(Some(Ok(_))) | Poll::Pending => {}
         }
         frame
@@ -91,12 +91,14 @@ impl<B: Sendable> Body for UpstreamBody<B> {
 
 impl<B: Sendable> Drop for UpstreamBody<B> {
     fn drop(&mut self) {
-        // Servers do not ask on after the last byte of a known length.
+        // hyper's server does not poll again after the last byte of a known length.
         if self.incoming.is_end_stream() {
             self.give_back();
-        } else if let Some(Lent { line, pool, then: Then::End, .. }) = self.lent.take() {
-            // The rest of the answer is not wanted, but its handler may still work.
-            line.into_wire().into_iter().for_each(|wire| pool.keep_ended(wire));
+        } else if let Some(AnswerConnection { connection, pool, after_answer: AfterAnswer::End, .. }) =
+            self.arrives_on.take()
+        {
+            // The client went away, but the upstream's handler may still work.
+            connection.into_wire().into_iter().for_each(|wire| pool.keep_ended(wire));
         }
     }
 }

@@ -4,9 +4,8 @@ use std::io;
 use std::sync::Arc;
 
 use onceward::time::sleep;
-use rustls::pki_types::pem::PemObject as _;
-use rustls::pki_types::{CertificateDer, InvalidDnsNameError, ServerName};
-use rustls::{ClientConfig, RootCertStore};
+use rustls::ClientConfig;
+use rustls::pki_types::{InvalidDnsNameError, ServerName};
 use tokio::net::TcpStream;
 use tokio_rustls::TlsConnector;
 
@@ -14,8 +13,9 @@ use super::error::ProxyError;
 use super::opening::OtherProtocol;
 use super::wire::{Socket, Wire};
 use crate::settings::{Limits, Scheme, Upstream};
+use crate::tls_roots::{self, CaError};
 
-/// Knows the one place that requests are sent to.
+/// Connects to the one upstream.
 #[derive(Clone)]
 pub(super) struct Connector {
     address: (String, u16),
@@ -36,14 +36,9 @@ pub enum UpstreamError {
         error: InvalidDnsNameError,
     },
     /// The file of trusted certificates cannot be read.
-    #[error("upstream_tls.ca = {path:?} holds no certificates that can be read: {error}")]
-    Ca {
-        /// The file.
-        path: std::path::PathBuf,
-        /// Why not.
-        error: String,
-    },
-    /// Nobody could be trusted.
+    #[error("upstream_tls.ca = {0}")]
+    Ca(#[from] CaError),
+    /// There is no certificate to trust.
     #[error(
         "this machine has no trusted root certificates: install the package ca-certificates, or name a file in upstream_tls.ca"
     )]
@@ -67,7 +62,7 @@ impl Connector {
         Ok(Self { address: (host.to_owned(), port), tls, patience: limits.connect_timeout })
     }
 
-    /// Every failure here proves that nothing was sent.
+    /// Opens a connection. Every failure here proves that nothing was sent.
     pub(super) async fn connect(&self) -> Result<Wire, ProxyError> {
         let upstream = || format!("{}:{}", self.address.0, self.address.1);
         tokio::select! {
@@ -104,36 +99,11 @@ fn server_name(host: &str) -> Result<ServerName<'static>, UpstreamError> {
 }
 
 fn client_config(upstream: &Upstream) -> Result<Arc<ClientConfig>, UpstreamError> {
-    let mut roots = RootCertStore::empty();
-    match &upstream.ca {
-        Some(path) => {
-            let refused = |error: String| UpstreamError::Ca { path: path.clone(), error };
-            let certificates =
-                CertificateDer::pem_file_iter(path).map_err(|error| refused(error.to_string()))?;
-            for certificate in certificates {
-                let certificate = certificate.map_err(|error| refused(error.to_string()))?;
-                roots.add(certificate).map_err(|error| refused(error.to_string()))?;
-            }
-            if roots.is_empty() {
-                return Err(refused("it has no CERTIFICATE block".to_owned()));
-            }
-        }
-        None => {
-            let found = rustls_native_certs::load_native_certs();
-            for error in &found.errors {
-                tracing::warn!(cause = %error, "a root certificate of this machine cannot be read: it is not trusted for the upstream");
-            }
-            roots.add_parsable_certificates(found.certs);
-            if roots.is_empty() {
-                return Err(UpstreamError::NoRoots);
-            }
-        }
+    let roots = tls_roots::load(upstream.ca.as_deref(), "the upstream")?;
+    if roots.is_empty() {
+        return Err(UpstreamError::NoRoots);
     }
-    let provider = Arc::new(rustls::crypto::ring::default_provider());
-    let mut config = ClientConfig::builder_with_provider(provider)
-        .with_safe_default_protocol_versions()?
-        .with_root_certificates(roots)
-        .with_no_client_auth();
+    let mut config = tls_roots::client_config(roots)?;
     config.alpn_protocols = vec![b"http/1.1".to_vec()];
     Ok(Arc::new(config))
 }

@@ -1,4 +1,4 @@
-//! What can go wrong on the way to the upstream, sorted by what it proves.
+//! Failures on the way to the upstream, and what each proves about the request.
 
 use std::error::Error;
 use std::io;
@@ -16,7 +16,7 @@ pub enum ProxyError {
     Connect {
         /// Host and port.
         upstream: String,
-        /// What the system says.
+        /// The system's error.
         #[source]
         error: io::Error,
     },
@@ -25,39 +25,39 @@ pub enum ProxyError {
     ConnectTimedOut {
         /// Host and port.
         upstream: String,
-        /// How long it was waited for.
+        /// The time limit.
         patience: Duration,
     },
-    /// The claim is so old that its lease may be over soon: not one byte of the request was sent.
+    /// The limit for beginning to send was over: not one byte of the request was sent.
     #[error("no connection to the upstream was free before half of the request's lease had passed")]
     TooLate,
     /// The connection ended before it took the first byte of the request.
     #[error("the connection to the upstream ended before anything was sent: {error}")]
     NothingSent {
-        /// What hyper says.
+        /// hyper's error.
         #[source]
         error: Box<dyn Error + Send + Sync>,
     },
     /// The upstream answered in another protocol, which proves that it took no HTTP/1.1 request.
     #[error("the upstream {speaks}, so it did not take the request")]
     OtherProtocol {
-        /// What it speaks instead.
+        /// The other protocol.
         speaks: OtherProtocol,
     },
     /// Something was sent, and no whole head came back.
     #[error("the request was sent, and no whole answer came from the upstream: {error}")]
     Broken {
-        /// What hyper says.
+        /// hyper's error.
         #[source]
         error: hyper::Error,
     },
     /// An answer to a request without a key did not begin in time.
     #[error("the upstream gave no answer within {patience:?}")]
     TimedOut {
-        /// How long it was waited for.
+        /// The time limit.
         patience: Duration,
     },
-    /// The upstream changed to a protocol that nobody asked for.
+    /// The upstream changed to a protocol that the client did not ask for.
     #[error("the upstream changed the protocol, though the request did not ask for that")]
     Unasked,
     /// The request cannot be passed on at all.
@@ -66,7 +66,7 @@ pub enum ProxyError {
 }
 
 impl ProxyError {
-    /// What it says about the operation.
+    /// What it proves about the operation.
     pub fn failure(&self) -> Failure {
         match self {
             Self::Connect { .. }

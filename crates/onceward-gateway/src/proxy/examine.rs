@@ -6,11 +6,11 @@ use http::{HeaderValue, Method, Request, Uri};
 use http_body_util::Empty;
 
 use super::connect::Connector;
-use super::line::{Line, Sent};
+use super::connection::{Connection, SendResult};
 use super::{ProxyError, UpstreamError};
 use crate::settings::{Limits, Upstream};
 
-/// Why an upstream cannot be said to speak HTTP/1.1.
+/// Why it is not certain that an upstream speaks HTTP/1.1.
 #[derive(Debug, thiserror::Error)]
 pub enum ExamineError {
     /// It cannot be used as it is configured.
@@ -21,19 +21,19 @@ pub enum ExamineError {
     Proxy(#[from] ProxyError),
 }
 
-/// Sends `OPTIONS *`, which asks about the server as a whole and changes nothing. Any answer in HTTP/1.1 will do.
+/// Sends `OPTIONS *`, which is about the server as a whole and changes nothing. Any answer in HTTP/1.1 proves the protocol.
 pub async fn examine(upstream: &Upstream, limits: &Limits) -> Result<(), ExamineError> {
     let connector = Connector::new(upstream, limits)?;
-    let mut line = Line::open(connector.connect().await?).await?;
+    let mut connection = Connection::open(connector.connect().await?).await?;
     let mut request = Request::new(Empty::<Bytes>::new());
     *request.method_mut() = Method::OPTIONS;
     *request.uri_mut() = Uri::from_static("*");
     let host = HeaderValue::from_str(upstream.authority.as_str()).ok();
     request.headers_mut().extend(host.map(|host| (HOST, host)));
     request.headers_mut().insert(CONNECTION, HeaderValue::from_static("close"));
-    match line.send(Box::new(request)).await {
-        Sent::Answered(_) => Ok(()),
-        Sent::Returned(_, error) => Err(ProxyError::NothingSent { error: error.into() }.into()),
-        Sent::Failed(error) => Err(error.into()),
+    match connection.send(Box::new(request)).await {
+        SendResult::Answered(_) => Ok(()),
+        SendResult::Returned(_, error) => Err(ProxyError::NothingSent { error: error.into() }.into()),
+        SendResult::Failed(error) => Err(error.into()),
     }
 }

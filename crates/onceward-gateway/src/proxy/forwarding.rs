@@ -1,8 +1,7 @@
-//! What the upstream is told about where a request came from: `Host`, `X-Forwarded-*` and `Forwarded`.
+//! The headers that name a request's origin to the upstream: `Host`, `X-Forwarded-*` and `Forwarded`.
 //!
-//! APIs build URLs, choose tenants and keep addresses by these headers. So a client may not choose them: what it sends is
-//! replaced, unless it is a proxy that the configuration trusts. Of each there is one line, because some APIs read the
-//! first line, others the last.
+//! APIs build URLs, choose tenants and log addresses by these headers. So a client's values are replaced, unless it is a proxy
+//! that the configuration trusts. Each header is sent as one line, because some APIs read the first line and others the last.
 
 use std::net::IpAddr;
 
@@ -10,7 +9,7 @@ use http::header::{FORWARDED, HOST};
 use http::{HeaderMap, HeaderName, HeaderValue, Request};
 use ipnet::IpNet;
 
-use crate::front::Peer;
+use crate::client_address::ClientAddress;
 use crate::settings::{Forwarding, Upstream};
 
 const X_FORWARDED_FOR: HeaderName = HeaderName::from_static("x-forwarded-for");
@@ -20,13 +19,13 @@ const X_FORWARDED_PROTO: HeaderName = HeaderName::from_static("x-forwarded-proto
 /// Where a request came from.
 #[derive(Debug)]
 pub(super) struct Origin {
-    peer: Option<Peer>,
-    /// The host that it is for. Nothing where it names none, as HTTP/1.0 may.
+    client: Option<ClientAddress>,
+    /// The host that it is for. HTTP/1.0 may name none.
     host: Option<HeaderValue>,
 }
 
 impl Origin {
-    pub(super) fn of<B>(request: &Request<B>) -> Self {
+    pub(super) fn new<B>(client: Option<ClientAddress>, request: &Request<B>) -> Self {
         // A target that names a host counts, whatever `Host` says (RFC 9112, section 3.2.2). `:authority` of HTTP/2 is
         // such a target.
         let host = match request.uri().authority() {
@@ -35,11 +34,11 @@ impl Origin {
             None => request.headers().get(HOST).cloned(),
         };
         let host = host.filter(|host| !host.is_empty());
-        Self { peer: request.extensions().get::<Peer>().cloned(), host }
+        Self { client, host }
     }
 }
 
-/// Tells the upstream where requests came from.
+/// Adds the headers that name a request's origin.
 #[derive(Debug)]
 pub(super) struct Forwarder {
     /// The upstream's own name.
@@ -59,9 +58,9 @@ impl Forwarder {
         }
     }
 
-    pub(super) fn tell(&self, headers: &mut HeaderMap, origin: Origin) {
-        let Origin { peer, host } = origin;
-        let trusted = peer.as_ref().is_some_and(|peer| self.trusts(peer.address.ip()));
+    pub(super) fn set_headers(&self, headers: &mut HeaderMap, origin: Origin) {
+        let Origin { client, host } = origin;
+        let trusted = client.as_ref().is_some_and(|client| self.trusts(client.address.ip()));
         // Most requests have none of them.
         let sent: Vec<HeaderName> = headers.keys().filter(|name| is_forwarding(name)).cloned().collect();
         for name in sent {
@@ -71,19 +70,19 @@ impl Forwarder {
         }
 
         if let Some(host) = &host {
-            keep_or_tell(headers, X_FORWARDED_HOST, host);
+            keep_or_insert(headers, X_FORWARDED_HOST, host);
         }
         let told = if self.preserve_host { host } else { None };
         headers.insert(HOST, told.unwrap_or_else(|| self.upstream.clone()));
-        let scheme = peer.as_ref().map_or("http", |peer| peer.scheme.name());
-        keep_or_tell(headers, X_FORWARDED_PROTO, &HeaderValue::from_static(scheme));
-        if let Some(peer) = &peer {
-            if let Some(address) = peer.forwarded_for() {
+        let scheme = client.as_ref().map_or("http", |client| client.scheme.name());
+        keep_or_insert(headers, X_FORWARDED_PROTO, &HeaderValue::from_static(scheme));
+        if let Some(client) = &client {
+            if let Some(address) = client.forwarded_for() {
                 append(headers, X_FORWARDED_FOR, address);
             }
-            // Two ways to say the same must agree. So it is not sent where no proxy began it, and else goes on as well.
+            // `Forwarded` must agree with `X-Forwarded-For`. So the list of a trusted proxy is continued, and none is begun.
             if headers.contains_key(FORWARDED)
-                && let Ok(element) = HeaderValue::try_from(element(peer.address.ip()))
+                && let Ok(element) = HeaderValue::try_from(element(client.address.ip()))
             {
                 append(headers, FORWARDED, &element);
             }
@@ -97,8 +96,8 @@ impl Forwarder {
     }
 }
 
-/// Keeps what a trusted proxy said, in one line; tells it where none did.
-fn keep_or_tell(headers: &mut HeaderMap, name: HeaderName, value: &HeaderValue) {
+/// Keeps a trusted proxy's value, in one line, or inserts this one.
+fn keep_or_insert(headers: &mut HeaderMap, name: HeaderName, value: &HeaderValue) {
     let kept = joined(headers, &name, None);
     headers.insert(name, kept.unwrap_or_else(|| value.clone()));
 }
@@ -130,8 +129,8 @@ fn element(address: IpAddr) -> String {
 
 const PREFIX: &[u8] = b"x-forwarded-";
 
-/// Whether a header speaks of where a request came from, or is taken for one that does: servers that read headers as CGI
-/// does know only letters, digits and `_`.
+/// Whether a header names a request's origin, or could be taken for one that does: CGI and its kin turn every character but
+/// letters and digits into `_`.
 fn is_forwarding(name: &HeaderName) -> bool {
     let name = name.as_str().as_bytes();
     let alike =
@@ -139,7 +138,7 @@ fn is_forwarding(name: &HeaderName) -> bool {
     name == b"forwarded" || name.len() > PREFIX.len() && name.iter().zip(PREFIX).all(alike)
 }
 
-/// Whether such a name has something else where a hyphen belongs. No proxy writes it so, but some let it pass.
+/// Whether such a name has another character where a hyphen belongs. No proxy writes it so, but some pass it on.
 fn is_misspelt(name: &HeaderName) -> bool {
     name.as_str().bytes().any(|byte| byte != b'-' && !byte.is_ascii_alphanumeric())
 }
@@ -168,8 +167,8 @@ mod tests {
     }
 
     fn from(peer: &str, host: Option<&'static str>) -> Origin {
-        let peer = Peer::new((peer.parse::<IpAddr>().unwrap(), 4711).into(), Scheme::Https);
-        Origin { peer: Some(peer), host: host.map(HeaderValue::from_static) }
+        let client = ClientAddress::new((peer.parse::<IpAddr>().unwrap(), 4711).into(), Scheme::Https);
+        Origin { client: Some(client), host: host.map(HeaderValue::from_static) }
     }
 
     const FORGED: [(&str, &str); 9] = [
@@ -188,7 +187,7 @@ mod tests {
     fn what_a_client_says_about_itself_is_replaced_by_one_line_of_each() {
         for trusted in [&[][..], &["10.0.0.0/8", "::1/128"]] {
             let mut found = headers(&FORGED);
-            forwarder(true, trusted).tell(&mut found, from(PEER, Some("shop.example")));
+            forwarder(true, trusted).set_headers(&mut found, from(PEER, Some("shop.example")));
             let told = headers(&[
                 ("host", "shop.example"),
                 ("x-forwarded-for", PEER),
@@ -204,7 +203,7 @@ mod tests {
         // Also where a listener for both versions of IP saw the peer.
         for peer in [PEER, "::ffff:192.0.2.7"] {
             let mut found = headers(&FORGED);
-            forwarder(true, &["192.0.2.0/24"]).tell(&mut found, from(peer, Some("shop.example")));
+            forwarder(true, &["192.0.2.0/24"]).set_headers(&mut found, from(peer, Some("shop.example")));
             let told = headers(&[
                 ("host", "shop.example"),
                 ("x-forwarded-for", "10.0.0.1, 10.0.0.2, 192.0.2.7"),
@@ -216,7 +215,7 @@ mod tests {
             assert_eq!(found, told);
         }
         let mut found = headers(&[("forwarded", "for=a"), ("x-forwarded-for", "")]);
-        forwarder(true, &["2001:db8::/32"]).tell(&mut found, from("2001:db8::1", None));
+        forwarder(true, &["2001:db8::/32"]).set_headers(&mut found, from("2001:db8::1", None));
         assert_eq!(found["forwarded"], "for=a, for=\"[2001:db8::1]\"");
         assert_eq!(found["x-forwarded-for"], "2001:db8::1");
     }
@@ -224,7 +223,7 @@ mod tests {
     #[test]
     fn an_upstream_that_wants_its_own_host_gets_it_and_is_told_the_original_one() {
         let mut found = HeaderMap::new();
-        forwarder(false, &[]).tell(&mut found, from(PEER, Some("shop.example")));
+        forwarder(false, &[]).set_headers(&mut found, from(PEER, Some("shop.example")));
         assert_eq!(
             (&found["host"], &found["x-forwarded-host"]),
             (&HeaderValue::from_static("api.internal:3000"), &HeaderValue::from_static("shop.example"),)
@@ -234,7 +233,7 @@ mod tests {
     #[test]
     fn a_request_for_no_host_is_one_for_the_upstream() {
         let mut found = headers(&[("x-forwarded-host", "evil.example")]);
-        forwarder(true, &[]).tell(&mut found, from(PEER, None));
+        forwarder(true, &[]).set_headers(&mut found, from(PEER, None));
         assert_eq!(found["host"], "api.internal:3000");
         assert!(!found.contains_key("x-forwarded-host"));
     }

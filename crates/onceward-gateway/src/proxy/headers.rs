@@ -9,12 +9,12 @@ use http::{HeaderMap, HeaderName, HeaderValue, Version};
 const KEEP_ALIVE: HeaderName = HeaderName::from_static("keep-alive");
 const PROXY_CONNECTION: HeaderName = HeaderName::from_static("proxy-connection");
 
-/// What speaks of one connection only, beside `Connection` itself. `Trailer` is not among them: an answer's trailers go
-/// through, and hyper sends only those that it names.
+/// Hop-by-hop headers, beside `Connection` itself. `Trailer` is not among them: an answer's trailers go through, and hyper sends
+/// only those that this header names.
 const HOP_BY_HOP: [HeaderName; 7] =
     [KEEP_ALIVE, PROXY_CONNECTION, PROXY_AUTHENTICATE, PROXY_AUTHORIZATION, TE, TRANSFER_ENCODING, UPGRADE];
 
-/// Which protocol a message asks to change to, where it does and may.
+/// The protocol that a message asks to change to, if it asks for one that is allowed.
 pub(super) fn upgrade_of(headers: &HeaderMap) -> Option<HeaderValue> {
     let protocol = headers.get(UPGRADE)?;
     let asks = words(headers, &CONNECTION).any(|word| word.eq_ignore_ascii_case(b"upgrade"));
@@ -22,8 +22,7 @@ pub(super) fn upgrade_of(headers: &HeaderMap) -> Option<HeaderValue> {
     if asks && may { Some(protocol.clone()) } else { None }
 }
 
-/// Whether a protocol is HTTP again, or could carry it. Requests in it would go to the upstream past everything that is
-/// done here: keys, scopes, and what only the gateway may say.
+/// Whether a protocol is HTTP, or could carry it. Its requests would reach the upstream without the gateway's checks.
 fn is_http(protocol: &[u8]) -> bool {
     let name = protocol.split(|byte| *byte == b'/').next().unwrap_or_default();
     [&b"h2c"[..], b"h2", b"h3", b"http", b"tls"].iter().any(|http| name.eq_ignore_ascii_case(http))
@@ -35,7 +34,7 @@ fn words<'a>(headers: &'a HeaderMap, name: &HeaderName) -> impl Iterator<Item = 
     lines.flat_map(|line| line.as_bytes().split(|byte| *byte == b',')).map(<[u8]>::trim_ascii)
 }
 
-/// The same by name, and `Connection`. Most messages have none of them, and looking once is less than removing eight times.
+/// Whether a header is one of [`HOP_BY_HOP`] or `Connection`. Most messages have none: one pass is cheaper than eight removals.
 fn is_hop_by_hop(name: &HeaderName) -> bool {
     matches!(
         name.as_str(),
@@ -50,13 +49,12 @@ fn is_hop_by_hop(name: &HeaderName) -> bool {
     )
 }
 
-/// Takes away what speaks of the connection that a message came on, and what that connection's other end named as such.
+/// Removes the hop-by-hop headers, and those that `Connection` names as such.
 pub(super) fn strip(headers: &mut HeaderMap) {
     if !headers.keys().any(is_hop_by_hop) {
         return;
     }
-    // Nearly every `Connection` is one well-known word. What the layer said about an operation is not the client's to
-    // take away.
+    // Nearly every `Connection` is one well-known word. A client must not remove the layer's own headers.
     let named: Vec<HeaderName> = words(headers, &CONNECTION)
         .filter(|word| !word.eq_ignore_ascii_case(b"keep-alive") && !word.eq_ignore_ascii_case(b"close"))
         .filter_map(|word| HeaderName::from_bytes(word).ok())
@@ -73,42 +71,42 @@ pub(super) fn strip(headers: &mut HeaderMap) {
     }
 }
 
-/// Which of the headers that matter to [`prepare`] a request has. One look at all of them is less than a search for each.
+/// Which of the headers that [`prepare`] handles a request has. One pass is cheaper than a search for each.
 #[derive(Default)]
-struct Said {
+struct Present {
     expect: bool,
     trailer: bool,
     cookie: bool,
 }
 
-impl Said {
-    fn by(headers: &HeaderMap) -> Self {
-        let mut said = Self::default();
+impl Present {
+    fn in_headers(headers: &HeaderMap) -> Self {
+        let mut present = Self::default();
         for name in headers.keys() {
             match name.as_str() {
-                "expect" => said.expect = true,
-                "trailer" => said.trailer = true,
-                "cookie" => said.cookie = true,
+                "expect" => present.expect = true,
+                "trailer" => present.trailer = true,
+                "cookie" => present.cookie = true,
                 _ => {}
             }
         }
-        said
+        present
     }
 }
 
-/// Makes a request's head ready for the upstream, but for what it is told about the client.
+/// Makes a request's head ready for the upstream. [`Forwarder`](super::forwarding::Forwarder) adds what names the client.
 pub(super) fn prepare(headers: &mut HeaderMap) {
-    let said = Said::by(headers);
-    if said.expect {
-        // The body is asked for as soon as it is sent on, so a client that waits for a `100` gets it from this side.
+    let present = Present::in_headers(headers);
+    if present.expect {
+        // The client gets its `100` from the gateway, as soon as the body is read.
         headers.remove(EXPECT);
     }
-    if said.trailer {
-        // A request's trailers end here. Some services take them for headers, and would believe a client's copies of ours.
+    if present.trailer {
+        // A request's trailers are not sent on. Some services take them for headers, and would believe forged `Onceward-` ones.
         headers.remove(TRAILER);
     }
     headers.append(VIA, HeaderValue::from_static("1.1 onceward"));
-    if said.cookie {
+    if present.cookie {
         join_cookies(headers);
     }
 }
@@ -125,7 +123,7 @@ fn join_cookies(headers: &mut HeaderMap) {
     }
 }
 
-/// What HTTP/1.1 calls itself, whatever version a request came in.
+/// The version of every message that the proxy passes on, whatever version it came in.
 pub(super) const VERSION: Version = Version::HTTP_11;
 
 #[cfg(test)]

@@ -1,60 +1,56 @@
-//! The proxy: sends a request to the upstream, once, and hands its answer on as it arrives.
+//! The proxy: sends a request to the upstream, once, and passes its answer on as it arrives.
 //!
 //! What happens to a request, in order:
 //!
-//! 1. What speaks of the client's connection is taken out of its head, and the upstream is told where it came from.
-//! 2. It waits until fewer than the limit of requests are with the upstream.
-//! 3. A request without a key takes a line from the pool, after a look at it, or a new one. A keyed request gets a new one,
-//!    because the upstream may be about to close a used one. What fails up to here has sent nothing.
-//! 4. A request that works under a claim is not sent any more when half of its lease has passed.
-//! 5. It is sent. A line that turns out to be closed before it took a byte is replaced; after the first byte, whatever
-//!    goes wrong is told as it is, and nothing is sent again.
-//! 6. The answer's body is passed on as it arrives. When it has been read to its end, the line goes back to the pool, unless
-//!    it was a keyed request's or the answer was a 5xx: then it is closed.
+//! 1. Hop-by-hop headers are removed from its head, and headers are added that name the client.
+//! 2. It waits until fewer requests than the limit are with the upstream.
+//! 3. Where its terms allow reuse, it takes a connection from the pool that is still open; otherwise it gets a new one, because
+//!    the upstream may be about to close a used one. What fails up to here has sent nothing.
+//! 4. It is refused if its terms say that sending should have begun by now.
+//! 5. It is sent. A pooled connection that took no byte before it closed is replaced. After the first byte nothing is sent again:
+//!    every failure is reported as it is.
+//! 6. The answer's body is passed on as it arrives. At its end the connection goes back to the pool, unless it was made for this
+//!    request, or the answer was a 5xx.
 
-mod alarms;
+mod alarm_pool;
 mod body;
 mod connect;
+mod connection;
 mod error;
 mod examine;
 mod forwarding;
 mod headers;
-mod line;
 mod opening;
 mod pool;
 mod upgrade;
 mod wire;
 
-use std::future::{Future, poll_fn};
-use std::pin::Pin;
+use std::future::poll_fn;
 use std::sync::Arc;
-use std::task::{Context, Poll};
 use std::time::Duration;
 
 use http::header::TRANSFER_ENCODING;
 use http::uri::{PathAndQuery, Uri};
 use http::{HeaderValue, Method, Request, Response, StatusCode};
 use http_body::Body;
-use onceward::Operation;
 use onceward::http::EndsWithConnection;
-use onceward::http::header::IDEMPOTENCY_KEY;
-use onceward::time::{Instant, deadline, instant, sleep};
+use onceward::time::{deadline, instant, sleep};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
-use tower_service::Service;
 
-use self::alarms::Alarms;
+use self::alarm_pool::AlarmPool;
 pub use self::body::UpstreamBody;
-use self::body::{Lent, Then};
+use self::body::{AfterAnswer, AnswerConnection};
 use self::connect::Connector;
 pub use self::connect::UpstreamError;
+use self::connection::{Connection, SendResult};
 pub use self::error::ProxyError;
 pub use self::examine::{ExamineError, examine};
 use self::forwarding::{Forwarder, Origin};
-use self::line::{Line, Sent};
 pub use self::opening::OtherProtocol;
 use self::pool::Pool;
+use self::upgrade::UpgradeRequest;
+use crate::client_address::ClientAddress;
 use crate::settings::{Forwarding, Keepalive, Limits, Upstream};
-use crate::telemetry::traces::RequestSpan;
 
 /// A request body that can be sent to the upstream.
 pub trait Sendable:
@@ -67,35 +63,57 @@ impl<B> Sendable for B where
 {
 }
 
-/// How long the upstream took to begin its answer. It is among the extensions of each.
+/// What the proxy must know of a request beside the request itself.
+pub struct SendTerms<'a> {
+    /// Where the request came from, as far as that is known.
+    pub client: Option<ClientAddress>,
+    /// Whether it may be sent on a connection that other requests use.
+    pub reuse: Reuse,
+    /// Where there is one, the caller also limits how long the request may take, so that `response_timeout` does not apply; and
+    /// the request cannot be upgraded, because its caller stores the answer.
+    pub begin_limit: Option<&'a dyn BeginLimit>,
+}
+
+/// Whether a request may share its connection with others.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Took(pub Duration);
+pub enum Reuse {
+    /// It may be sent on a connection from the pool.
+    Allowed,
+    /// It gets a connection of its own unless it asks for an upgrade, or `keepalive` is `all`.
+    Forbidden,
+}
+
+/// Until when a request may begin to be sent. The limit can move while the request waits, so it is read again at each step.
+pub trait BeginLimit: Sync {
+    /// How much longer the first byte may be put off; zero where it is too late.
+    fn begin_within(&self) -> Duration;
+}
 
 /// Sends requests to the upstream.
 pub struct Proxy<B: Sendable> {
-    shared: Arc<Shared<B>>,
+    inner: Arc<Inner<B>>,
 }
 
-struct Shared<B: Sendable> {
+struct Inner<B: Sendable> {
     connector: Connector,
     pool: Arc<Pool<B>>,
     /// How many requests may be with the upstream at once.
     active: Arc<Semaphore>,
     /// Connections at once, idle ones included.
     connections_max: usize,
-    alarms: Alarms,
+    alarms: AlarmPool,
     forwarder: Forwarder,
     base_path: Option<PathAndQuery>,
     keepalive: Keepalive,
     limits: Limits,
 }
 
-/// Where the line that a request is sent on comes from.
+/// Which connection a request is sent on.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Source {
-    /// The pool, where it has one, to which it goes back.
+    /// One from the pool, or a new one if the pool is empty. It goes back to the pool.
     Pool,
-    /// Made for this request, and closed after it.
+    /// One that is made for this request, and closed after it.
     New,
 }
 
@@ -104,85 +122,36 @@ impl<B: Sendable> Proxy<B> {
     pub fn new(upstream: &Upstream, forwarding: &Forwarding, limits: &Limits) -> Result<Self, UpstreamError> {
         let connector = Connector::new(upstream, limits)?;
         let most = limits.upstream_connections.min(Semaphore::MAX_PERMITS);
-        let shared = Shared {
+        let inner = Inner {
             connector,
             pool: Pool::new(most, limits.upstream_idle),
             active: Arc::new(Semaphore::new(most)),
             connections_max: most,
-            alarms: Alarms::new(most),
+            alarms: AlarmPool::new(most),
             forwarder: Forwarder::new(upstream, forwarding),
             base_path: upstream.base_path.clone(),
             keepalive: upstream.keepalive,
             limits: limits.clone(),
         };
-        Ok(Self { shared: Arc::new(shared) })
-    }
-}
-
-impl<B: Sendable> Clone for Proxy<B> {
-    fn clone(&self) -> Self {
-        Self { shared: self.shared.clone() }
-    }
-}
-
-impl<B: Sendable> std::fmt::Debug for Proxy<B> {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Proxy").field("forwarder", &self.shared.forwarder).finish_non_exhaustive()
-    }
-}
-
-impl<B: Sendable> Service<Request<B>> for Proxy<B> {
-    type Response = Response<UpstreamBody<B>>;
-    type Error = ProxyError;
-    type Future = Pin<Box<dyn Future<Output = Result<Self::Response, ProxyError>> + Send>>;
-
-    fn poll_ready(&mut self, _: &mut Context<'_>) -> Poll<Result<(), ProxyError>> {
-        Poll::Ready(Ok(()))
+        Ok(Self { inner: Arc::new(inner) })
     }
 
-    fn call(&mut self, mut request: Request<B>) -> Self::Future {
-        let shared = self.shared.clone();
-        let operation = request.extensions().get::<Operation>().cloned();
-        let span = request.extensions().get::<RequestSpan>().map(RequestSpan::upstream);
-        if let Some(span) = &span {
-            span.inject(request.headers_mut());
-        }
-        // A request is large, and would be stored again in each of the futures that it goes through.
-        let request = Box::new(request);
-        Box::pin(async move {
-            let sent = instant();
-            let mut answered = shared.in_time(request, operation.as_ref(), sent).await;
-            if let Ok(response) = &mut answered {
-                response.extensions_mut().insert(Took(instant().duration_since(sent)));
-            }
-            match (span, &answered) {
-                (Some(span), Ok(response)) => span.answered(response.status()),
-                (Some(span), Err(error)) => span.failed(&error.to_string()),
-                (None, _) => {}
-            }
-            answered
-        })
-    }
-}
-
-impl<B: Sendable> Shared<B> {
-    async fn in_time(
+    /// Sends a request once, and returns when its answer begins.
+    pub async fn send(
         &self,
         request: Box<Request<B>>,
-        operation: Option<&Operation>,
-        came: Instant,
+        terms: SendTerms<'_>,
     ) -> Result<Response<UpstreamBody<B>>, ProxyError> {
-        if operation.is_some() {
-            // The engine limits how long work under a claim may take.
-            return self.exchange(request, operation).await;
+        if terms.begin_limit.is_some() {
+            return self.inner.exchange(request, terms).await;
         }
-        let patience = self.limits.response_timeout;
-        let deadline = deadline(came, patience);
-        let mut alarm = self.alarms.take(deadline);
+        let patience = self.inner.limits.response_timeout;
+        let deadline = deadline(instant(), patience);
+        let mut alarm = self.inner.alarms.take(deadline);
         tokio::select! {
             biased;
-            answered = self.exchange(request, None) => {
-                self.alarms.give_back(alarm);
+            answered = self.inner.exchange(request, terms) => {
+                self.inner.alarms.give_back(alarm);
                 answered
             }
             () = poll_fn(|context| alarm.poll_until(deadline, context)) => {
@@ -190,55 +159,71 @@ impl<B: Sendable> Shared<B> {
             }
         }
     }
+}
 
+impl<B: Sendable> Clone for Proxy<B> {
+    fn clone(&self) -> Self {
+        Self { inner: self.inner.clone() }
+    }
+}
+
+impl<B: Sendable> std::fmt::Debug for Proxy<B> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Proxy").field("forwarder", &self.inner.forwarder).finish_non_exhaustive()
+    }
+}
+
+impl<B: Sendable> Inner<B> {
     async fn exchange(
         &self,
         mut request: Box<Request<B>>,
-        operation: Option<&Operation>,
+        terms: SendTerms<'_>,
     ) -> Result<Response<UpstreamBody<B>>, ProxyError> {
-        let upgrade = self.prepare(&mut request, operation)?;
-        let permit = self.permit(operation).await?;
+        let SendTerms { client, reuse, begin_limit } = terms;
+        // An answer in another protocol could not be stored.
+        let upgrade = if begin_limit.is_none() { UpgradeRequest::of(&mut request) } else { None };
+        self.prepare(&mut request, client, upgrade.as_ref())?;
+        let permit = self.permit(begin_limit).await?;
         let method = request.method().clone();
-        let source = self.source(&request, upgrade.as_ref());
-        let (mut response, line) = self.send(request, source, operation).await?;
-        let then = match source {
-            Source::New => Then::End,
-            Source::Pool if response.status().is_server_error() => Then::Close,
-            Source::Pool => Then::Reuse,
+        let source = self.source(reuse, upgrade.as_ref());
+        let (mut response, connection) = self.transmit(request, source, begin_limit).await?;
+        let after_answer = match source {
+            Source::New => AfterAnswer::End,
+            Source::Pool if response.status().is_server_error() => AfterAnswer::Close,
+            Source::Pool => AfterAnswer::Reuse,
         };
-        let mut lent = Some(Lent { line, pool: self.pool.clone(), then, permit });
+        let mut arrives_on =
+            Some(AnswerConnection { connection, pool: self.pool.clone(), after_answer, permit });
         EndsWithConnection::mark(&method, &mut response);
         let (mut head, body) = response.into_parts();
-        // An old upstream's version is its own: to the client this side speaks.
+        // The version is this side's, whatever an old upstream speaks.
         head.version = headers::VERSION;
         if head.status == StatusCode::SWITCHING_PROTOCOLS {
-            upgrade::switch(upgrade, &mut head, lent.take())?;
+            upgrade::switch(upgrade, &mut head, arrives_on.take())?;
         } else {
             headers::strip(&mut head.headers);
         }
-        Ok(Response::from_parts(head, UpstreamBody::new(body, lent)))
+        Ok(Response::from_parts(head, UpstreamBody::new(body, arrives_on)))
     }
 
-    fn source(&self, request: &Request<B>, upgrade: Option<&upgrade::Asked>) -> Source {
-        // Also where a keyed request goes through unprotected: a used line could cost it its answer just the same.
-        let keyed = request.headers().contains_key(IDEMPOTENCY_KEY);
-        match self.keepalive {
-            // A line for one request cannot change the protocol.
-            Keepalive::Unkeyed if keyed && upgrade.is_none() => Source::New,
-            Keepalive::Unkeyed | Keepalive::All => Source::Pool,
+    fn source(&self, reuse: Reuse, upgrade: Option<&UpgradeRequest>) -> Source {
+        match (self.keepalive, reuse, upgrade) {
+            // A connection for one request cannot change the protocol.
+            (Keepalive::Unkeyed, Reuse::Forbidden, None) => Source::New,
+            (Keepalive::Unkeyed | Keepalive::All, _, _) => Source::Pool,
         }
     }
 
     /// Waits until fewer than the limit of requests are with the upstream.
-    async fn permit(&self, operation: Option<&Operation>) -> Result<OwnedSemaphorePermit, ProxyError> {
+    async fn permit(&self, begin_limit: Option<&dyn BeginLimit>) -> Result<OwnedSemaphorePermit, ProxyError> {
         let free = self.active.clone().acquire_owned();
         // The semaphore is never closed.
-        match operation {
+        match begin_limit {
             None => free.await.map_err(|_| ProxyError::TooLate),
-            Some(operation) => tokio::select! {
+            Some(limit) => tokio::select! {
                 biased;
                 permit = free => permit.map_err(|_| ProxyError::TooLate),
-                () = sleep(operation.begin_within()) => Err(ProxyError::TooLate),
+                () = sleep(limit.begin_within()) => Err(ProxyError::TooLate),
             },
         }
     }
@@ -247,32 +232,31 @@ impl<B: Sendable> Shared<B> {
     fn prepare(
         &self,
         request: &mut Request<B>,
-        operation: Option<&Operation>,
-    ) -> Result<Option<upgrade::Asked>, ProxyError> {
-        // A tunnel to wherever the client likes is not what a gateway is for.
+        client: Option<ClientAddress>,
+        upgrade: Option<&UpgradeRequest>,
+    ) -> Result<(), ProxyError> {
+        // A tunnel to an address of the client's choice would pass by the gateway.
         if request.method() == Method::CONNECT {
             return Err(ProxyError::Target);
         }
-        // An answer in another protocol could not be stored, so keyed requests stay with this one.
-        let upgrade = if operation.is_none() { upgrade::Asked::by(request) } else { None };
-        let origin = Origin::of(request);
+        let origin = Origin::new(client, request);
         *request.uri_mut() = self.target(request.uri())?;
         *request.version_mut() = headers::VERSION;
         headers::strip(request.headers_mut());
         headers::prepare(request.headers_mut());
-        self.forwarder.tell(request.headers_mut(), origin);
-        // Without a word about it, hyper takes such a request for one without a body.
+        self.forwarder.set_headers(request.headers_mut(), origin);
+        // Without this header hyper sends such a request without its body.
         let unusual = matches!(*request.method(), Method::GET | Method::HEAD);
         if unusual && !request.body().is_end_stream() && request.body().size_hint().exact().is_none() {
             request.headers_mut().insert(TRANSFER_ENCODING, HeaderValue::from_static("chunked"));
         }
-        if let Some(upgrade) = &upgrade {
-            upgrade.ask(request.headers_mut());
+        if let Some(upgrade) = upgrade {
+            upgrade.add_headers(request.headers_mut());
         }
-        Ok(upgrade)
+        Ok(())
     }
 
-    /// Only path and query are the client's to choose.
+    /// A client chooses path and query, and nothing else of the target.
     fn target(&self, uri: &Uri) -> Result<Uri, ProxyError> {
         let path = uri.path_and_query().map_or("/", PathAndQuery::as_str);
         let target = match &self.base_path {
@@ -285,44 +269,46 @@ impl<B: Sendable> Shared<B> {
         Ok(Uri::from(target))
     }
 
-    async fn open(&self, source: Source) -> Result<Line<B>, ProxyError> {
+    async fn open(&self, source: Source) -> Result<Connection<B>, ProxyError> {
         let wire = self.connector.connect().await?;
         match source {
-            Source::Pool => Line::open(wire).await,
-            Source::New => Line::open_once(wire).await,
+            Source::Pool => Connection::open(wire).await,
+            Source::New => Connection::open_single_use(wire).await,
         }
     }
 
-    /// Sends the request on a line that takes it.
-    async fn send(
+    /// Sends the request on a pooled connection that is still open, or on a new one.
+    async fn transmit(
         &self,
         mut request: Box<Request<B>>,
         source: Source,
-        operation: Option<&Operation>,
-    ) -> Result<(Response<hyper::body::Incoming>, Line<B>), ProxyError> {
+        begin_limit: Option<&dyn BeginLimit>,
+    ) -> Result<(Response<hyper::body::Incoming>, Connection<B>), ProxyError> {
         loop {
             let pooled = match source {
                 Source::Pool => self.pool.take().await,
                 Source::New => None,
             };
-            let (mut line, pooled) = match pooled {
-                Some(line) => (line, true),
-                // In a box: what TLS takes to begin would make every request's future several times as large.
+            let (mut connection, pooled) = match pooled {
+                Some(connection) => (connection, true),
+                // Boxed, because a TLS handshake's state would make every request's future several times as large.
                 None => {
                     self.pool.make_room(self.connections_max.saturating_sub(self.active.available_permits()));
                     (Box::pin(self.open(source)).await?, false)
                 }
             };
-            // Connecting takes time, and another owner may soon take this tenure for dead.
-            if operation.is_some_and(|operation| operation.begin_within().is_zero()) {
+            // Connecting takes time.
+            if begin_limit.is_some_and(|limit| limit.begin_within().is_zero()) {
                 return Err(ProxyError::TooLate);
             }
-            match line.send(request).await {
-                Sent::Answered(response) => return Ok((response, line)),
-                // The pool runs out of such lines, and a new one is tried once.
-                Sent::Returned(returned, _) if pooled => request = returned,
-                Sent::Returned(_, error) => return Err(ProxyError::NothingSent { error: error.into() }),
-                Sent::Failed(error) => return Err(error),
+            match connection.send(request).await {
+                SendResult::Answered(response) => return Ok((response, connection)),
+                // The loop ends: the pool runs out of connections, and a new one is tried once.
+                SendResult::Returned(returned, _) if pooled => request = returned,
+                SendResult::Returned(_, error) => {
+                    return Err(ProxyError::NothingSent { error: error.into() });
+                }
+                SendResult::Failed(error) => return Err(error),
             }
         }
     }

@@ -1,4 +1,4 @@
-//! The first bytes of an upstream, where they prove that it does not speak HTTP/1.1.
+//! Recognises, by the first bytes of an upstream, that it does not speak HTTP/1.1.
 
 use std::{fmt, io};
 
@@ -7,7 +7,7 @@ use rustls::{AlertDescription, InvalidMessage};
 /// A protocol that takes no HTTP/1.1 request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum OtherProtocol {
-    /// The first frame is SETTINGS, as RFC 9113 wants it from every server. gRPC servers do that.
+    /// The first frame is SETTINGS, which RFC 9113 requires of every server. gRPC servers are such.
     Http2,
     /// A TLS alert in answer to plain text.
     Tls,
@@ -15,11 +15,11 @@ pub enum OtherProtocol {
     Plain,
 }
 
-/// The length is free, the type SETTINGS, no flag is set, and the stream is 0.
+/// A frame header after its length: type SETTINGS, no flags, stream 0.
 const SETTINGS: [u8; 6] = [4, 0, 0, 0, 0, 0];
 
 impl OtherProtocol {
-    /// Reads the first bytes that came on a connection. Whatever proves nothing is nothing.
+    /// Reads the first bytes that came on a connection. `None` where they prove nothing.
     pub(super) fn of(bytes: &[u8]) -> Option<Self> {
         match bytes {
             [_, _, _, frame @ ..] if frame.starts_with(&SETTINGS) => Some(Self::Http2),

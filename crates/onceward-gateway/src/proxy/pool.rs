@@ -1,4 +1,5 @@
-//! Connections that no request uses: lines that may be used again, the last used first, and connections of ended requests.
+//! Connections that no request uses: reusable ones, the last used first, and those of ended requests, which only stay open for a
+//! while.
 
 use std::collections::VecDeque;
 use std::future::poll_fn;
@@ -9,24 +10,24 @@ use std::time::Duration;
 use onceward::time::{Instant, instant, sleep};
 
 use super::Sendable;
-use super::line::Line;
+use super::connection::Connection;
 use super::wire::Wire;
 
 /// How long the connection of an ended request stays open. A handler may still work after its answer, and servers such as uvicorn
 /// cancel it when the client goes away. Servers keep idle connections for longer by default, so they do not close first.
-const AFTER_ANSWER: Duration = Duration::from_secs(1);
+const KEEP_ENDED: Duration = Duration::from_secs(1);
 
 /// The connections that no request uses at the moment.
 pub(super) struct Pool<B: Sendable> {
     idle: Mutex<VecDeque<Idle<B>>>,
-    /// Connections of requests that had one of their own, the oldest first. They are not used again.
+    /// Connections that were made for one request, the oldest first. They are not used again.
     ended: Mutex<VecDeque<Ended>>,
     most: usize,
     longest: Duration,
 }
 
 struct Idle<B: Sendable> {
-    line: Line<B>,
+    connection: Connection<B>,
     since: Instant,
 }
 
@@ -36,39 +37,41 @@ struct Ended {
 }
 
 impl<B: Sendable> Pool<B> {
-    /// `most` lines are kept, each for `longest`. Must be called within a runtime, where old lines are then closed.
+    /// A pool of at most `most` connections, each kept for `longest`. Must be called within a runtime, where a task closes old ones.
     pub(super) fn new(most: usize, longest: Duration) -> Arc<Self> {
         let pool = Arc::new(Self { idle: Mutex::default(), ended: Mutex::default(), most, longest });
-        tokio::spawn(close_old_ones(Arc::downgrade(&pool), longest.min(AFTER_ANSWER)));
+        tokio::spawn(close_old_ones(Arc::downgrade(&pool), longest.min(KEEP_ENDED)));
         pool
     }
 
     fn idle(&self) -> MutexGuard<'_, VecDeque<Idle<B>>> {
-        // A panic while the lock is held cannot leave half a line.
+        // A panic while the lock is held cannot leave half a connection.
         self.idle.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The line that was used last, if it is still open. Those that are not are dropped on the way.
-    pub(super) async fn take(&self) -> Option<Line<B>> {
+    /// The connection that was used last and is still open. Closed ones are dropped on the way.
+    pub(super) async fn take(&self) -> Option<Connection<B>> {
         poll_fn(|context| {
             loop {
-                let Some(Idle { mut line, since }) = self.idle().pop_back() else { return Poll::Ready(None) };
-                if instant().duration_since(since) < self.longest && line.is_usable(context) {
-                    return Poll::Ready(Some(line));
+                let Some(Idle { mut connection, since }) = self.idle().pop_back() else {
+                    return Poll::Ready(None);
+                };
+                if instant().duration_since(since) < self.longest && connection.is_usable(context) {
+                    return Poll::Ready(Some(connection));
                 }
             }
         })
         .await
     }
 
-    /// Takes a line back whose answer was read to its end.
-    pub(super) fn give_back(&self, line: Line<B>) {
-        if !line.is_idle() {
+    /// Takes back a connection whose answer was read to its end.
+    pub(super) fn give_back(&self, connection: Connection<B>) {
+        if !connection.is_idle() {
             return;
         }
-        let line = Idle { line, since: instant() };
+        let connection = Idle { connection, since: instant() };
         let mut idle = self.idle();
-        idle.push_back(line);
+        idle.push_back(connection);
         let surplus = if idle.len() > self.most { idle.pop_front() } else { None };
         drop(idle);
         drop(surplus);
@@ -90,8 +93,8 @@ impl<B: Sendable> Pool<B> {
         self.ended.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Closes the oldest connections where they and those in use, which count the one to be opened, would be too many: first those
-    /// of ended requests.
+    /// Closes the oldest connections, those of ended requests first, if they and `in_use` are more than the limit. `in_use` includes
+    /// the connection that is about to be opened.
     pub(super) fn make_room(&self, in_use: usize) {
         let room = self.most.saturating_sub(in_use);
         let mut idle = self.idle();
@@ -109,7 +112,7 @@ impl<B: Sendable> Pool<B> {
     fn close_old(&self) {
         let now = instant();
         let mut idle = self.idle();
-        let young = idle.iter().position(|line| now.duration_since(line.since) < self.longest);
+        let young = idle.iter().position(|connection| now.duration_since(connection.since) < self.longest);
         let old: Vec<Idle<B>> = match young {
             Some(young) => idle.drain(..young).collect(),
             None => idle.drain(..).collect(),
@@ -117,7 +120,7 @@ impl<B: Sendable> Pool<B> {
         drop(idle);
         drop(old);
         let mut ended = self.ended();
-        let count = ended.partition_point(|ended| now.duration_since(ended.since) >= AFTER_ANSWER);
+        let count = ended.partition_point(|ended| now.duration_since(ended.since) >= KEEP_ENDED);
         let over: Vec<Ended> = ended.drain(..count).collect();
         drop(ended);
         over.into_iter().for_each(Ended::reset);

@@ -1,63 +1,59 @@
-//! Connections that become something else, such as a WebSocket. Only requests without a key may.
+//! Connections that change to another protocol, such as WebSocket.
 
 use http::header::{CONNECTION, UPGRADE};
 use http::{HeaderMap, HeaderValue, Request, response};
 use hyper::upgrade::OnUpgrade;
 use hyper_util::rt::TokioIo;
 
-use super::body::Lent;
+use super::body::AnswerConnection;
 use super::{ProxyError, Sendable, headers};
-use crate::front::Raw;
 
-/// A client's wish to change the protocol.
-pub(super) struct Asked {
+/// A client's request to change the protocol.
+pub(super) struct UpgradeRequest {
     protocol: HeaderValue,
     client: OnUpgrade,
-    raw: Option<Raw>,
 }
 
-impl Asked {
-    /// What the request asks for, if it asks for anything.
-    pub(super) fn by<B>(request: &mut Request<B>) -> Option<Self> {
+impl UpgradeRequest {
+    /// The upgrade that a request asks for, if it asks for one.
+    pub(super) fn of<B>(request: &mut Request<B>) -> Option<Self> {
         let protocol = headers::upgrade_of(request.headers())?;
-        let raw = request.extensions().get::<Raw>().cloned();
-        Some(Self { protocol, client: hyper::upgrade::on(request), raw })
+        Some(Self { protocol, client: hyper::upgrade::on(request) })
     }
 
-    /// Asks the upstream for the same.
-    pub(super) fn ask(&self, headers: &mut HeaderMap) {
+    /// Asks the upstream for the same upgrade.
+    pub(super) fn add_headers(&self, headers: &mut HeaderMap) {
         headers.insert(CONNECTION, HeaderValue::from_static("upgrade"));
         headers.insert(UPGRADE, self.protocol.clone());
     }
 }
 
-/// The upstream agreed: from now on bytes go both ways as they come, until one side ends.
+/// The upstream agreed: bytes are copied both ways from now on, until one side ends.
 pub(super) fn switch<B: Sendable>(
-    asked: Option<Asked>,
+    requested: Option<UpgradeRequest>,
     head: &mut response::Parts,
-    lent: Option<Lent<B>>,
+    arrives_on: Option<AnswerConnection<B>>,
 ) -> Result<(), ProxyError> {
-    let (Some(asked), Some(lent)) = (asked, lent) else {
-        // Nobody asked for it, so there is nobody who could go on with it.
+    let (Some(requested), Some(arrives_on)) = (requested, arrives_on) else {
+        // The client did not ask for it, and would not understand it.
         return Err(ProxyError::Unasked);
     };
     let protocol = head.headers.get(UPGRADE).cloned();
     headers::strip(&mut head.headers);
     head.headers.insert(CONNECTION, HeaderValue::from_static("upgrade"));
     head.headers.extend(protocol.map(|protocol| (UPGRADE, protocol)));
-    if let Some(raw) = &asked.raw {
-        raw.go_raw();
-    }
     let Some(upstream) = head.extensions.remove::<OnUpgrade>() else { return Err(ProxyError::Unasked) };
     tokio::spawn(async move {
-        let Lent { line, permit, .. } = lent;
+        let AnswerConnection { connection, permit, .. } = arrives_on;
         let (sides, ()) = tokio::join!(
-            async { tokio::try_join!(asked.client, upstream) },
+            async { tokio::try_join!(requested.client, upstream) },
             // The driver ends as soon as it has handed the connection over.
-            line.drive_to_the_end(),
+            connection.drive_to_the_end(),
         );
         match sides {
-            Err(error) => tracing::debug!(%error, "an upgrade was agreed on and did not come about"),
+            Err(error) => {
+                tracing::debug!(%error, "an upgrade was agreed on, but a connection failed before it")
+            }
             Ok((client, upstream)) => {
                 let (mut client, mut upstream) = (TokioIo::new(client), TokioIo::new(upstream));
                 let ended = tokio::io::copy_bidirectional(&mut client, &mut upstream).await;

@@ -1,4 +1,4 @@
-//! A connection to the upstream that knows how much was sent on it.
+//! The byte stream to the upstream, which counts what was sent.
 
 use std::io::{self, IoSlice, Read as _};
 use std::pin::Pin;
@@ -14,10 +14,10 @@ use tokio_rustls::client::TlsStream;
 
 use super::opening::OtherProtocol;
 
-/// What is read at once of an idle connection: a few TLS session tickets.
+/// How much one probe of an idle connection reads: a few TLS session tickets.
 const PROBE_BYTES: usize = 1024;
 
-/// What is known of a connection from outside, while hyper has it.
+/// Observes a stream from outside while hyper owns it.
 #[derive(Debug, Default)]
 pub(super) struct Gauge {
     written: AtomicU64,
@@ -26,15 +26,15 @@ pub(super) struct Gauge {
 }
 
 impl Gauge {
-    /// How many bytes the kernel has accepted. They count as sent, because nobody can tell.
+    /// How many bytes the kernel has accepted. They count as sent, because it cannot be known whether they were.
     pub(super) fn written(&self) -> u64 {
         self.written.load(Ordering::Acquire)
     }
 
-    /// From now until [`Gauge::probed`], reads ask the kernel itself.
+    /// From now until [`Gauge::probed`], reads go to the kernel even if the runtime has seen no event.
     ///
-    /// The runtime learns of a closed connection only when it next asks for events, which on a busy machine is too late:
-    /// the request would be written, lost, and its outcome unknown.
+    /// The runtime notices a closed connection when it next polls for events. On a busy machine that is too late: the request
+    /// would be written and lost, and its outcome unknown.
     pub(super) fn probe(&self) {
         self.probing.store(true, Ordering::Release);
     }
@@ -64,7 +64,7 @@ impl Wire {
         }
     }
 
-    /// Closes the connection with a reset, after which neither side keeps its port. What is still on its way is lost.
+    /// Closes the connection with a reset, after which neither side keeps its port. Bytes in flight are lost.
     pub(super) fn reset(self) {
         let socket = match &self {
             Self::Plain(socket) => socket,
@@ -76,15 +76,15 @@ impl Wire {
     }
 }
 
-/// What the kernel is given and asked for. It stands below TLS, which may send one part of what it was given, fail with
-/// the next, and say only that it failed.
+/// A socket whose written bytes are counted. It is below TLS, because TLS may write one part of its input, fail with the next,
+/// and report only the failure.
 #[derive(Debug)]
 pub(super) struct Socket<S> {
     socket: S,
     gauge: Arc<Gauge>,
 }
 
-/// Reads what the kernel has, whether or not the runtime knows about it.
+/// Reads what the kernel has, whether or not the runtime has seen an event.
 pub(super) trait ReadNow {
     fn read_now(&self, buffer: &mut [u8]) -> io::Result<usize>;
 }
@@ -235,7 +235,7 @@ mod tests {
 
     use super::*;
 
-    /// A connection that takes so many bytes more, and then resets.
+    /// A connection that takes `left` bytes more, and then resets.
     struct Resetting {
         inner: DuplexStream,
         left: usize,
@@ -339,11 +339,11 @@ mod tests {
             let read = Pin::new(&mut wire).poll_read(context, &mut buffer);
             read.map(|read| read.map(|()| buffer.filled().len()).unwrap())
         };
-        // Session tickets may be there, which are nothing against it.
+        // Session tickets may have come, and do not make it unusable.
         gauge.probe();
         assert_eq!(poll_fn(|context| Poll::Ready(read(context))).await, Poll::Pending);
         gauge.probed();
-        // Nothing here waits, so the runtime asks for no events.
+        // Nothing here waits, so the runtime polls for no events.
         server.shutdown().await.unwrap();
         assert_eq!(poll_fn(|context| Poll::Ready(read(context))).await, Poll::Pending);
         gauge.probe();

@@ -9,7 +9,8 @@ use http::{Method, Request, Response};
 use http_body::Body;
 use onceward::http::{Handled, How, STATUS_PATH};
 
-use crate::front::{Peer, Refusal};
+use crate::client_address::ClientAddress;
+use crate::front::Refusal;
 
 /// The target of every line.
 pub const TARGET: &str = "access";
@@ -26,7 +27,7 @@ impl Asked {
     /// Everything here is shared with the request, or copied.
     pub fn by<B>(request: &Request<B>) -> Self {
         Self {
-            peer: request.extensions().get::<Peer>().map(|peer| peer.address),
+            peer: request.extensions().get::<ClientAddress>().map(|client| client.address),
             method: request.method().clone(),
             target: request.uri().path_and_query().cloned(),
         }

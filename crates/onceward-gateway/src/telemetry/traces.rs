@@ -20,7 +20,7 @@ use opentelemetry_sdk::propagation::TraceContextPropagator;
 use opentelemetry_sdk::trace::{SdkTracer, SdkTracerProvider};
 use tokio::runtime::Handle;
 
-use super::otlp::Client;
+use super::otlp::OtlpClient;
 use crate::settings::Telemetry;
 
 /// Where OTLP over HTTP takes traces.
@@ -104,7 +104,7 @@ impl Tracer {
         let runtime = Handle::try_current().map_err(|_| refused())?;
         let exporter = opentelemetry_otlp::SpanExporter::builder()
             .with_http()
-            .with_http_client(Client::new(runtime, &uri)?)
+            .with_http_client(OtlpClient::new(runtime, &uri)?)
             .with_protocol(Protocol::HttpBinary)
             .with_endpoint(endpoint)
             .build()?;

@@ -18,7 +18,8 @@ use bytes::Bytes;
 use http::{Request, Response};
 use http_body_util::{BodyExt as _, Full};
 use onceward::time::sleep;
-use onceward_gateway::front::{Body, Ended, Front, Peer};
+use onceward_gateway::client_address::ClientAddress;
+use onceward_gateway::front::{Body, Ended, Front};
 use onceward_gateway::settings::Limits;
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _, DuplexStream};
 use tokio::net::{TcpListener, TcpStream};
@@ -54,7 +55,7 @@ impl Ledger {
 
 async fn serve(ledger: Arc<Ledger>, request: Request<Body>) -> Response<Full<Bytes>> {
     let (parts, body) = request.into_parts();
-    assert!(parts.extensions.get::<Peer>().is_some(), "every request has a peer");
+    assert!(parts.extensions.get::<ClientAddress>().is_some(), "every request has its client's address");
     if parts.uri.path() == "/panic" {
         panic!("as asked");
     }

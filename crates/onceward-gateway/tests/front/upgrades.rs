@@ -6,7 +6,7 @@ use bytes::Bytes;
 use http::{Request, Response, StatusCode};
 use http_body_util::Full;
 use hyper_util::rt::TokioIo;
-use onceward_gateway::front::{Body, Raw};
+use onceward_gateway::front::Body;
 use onceward_gateway::settings::Limits;
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 
@@ -17,8 +17,7 @@ const HANDSHAKE: &[u8] = b"GET / HTTP/1.1\r\nHost: a\r\nConnection: upgrade\r\nU
 /// Echoes what comes after an upgrade. Where it is asked for anything else, it takes no upgrade.
 async fn echo(mut request: Request<Body>) -> Result<Response<Full<Bytes>>, Infallible> {
     let mut response = Response::new(Full::default());
-    let Some(raw) = request.extensions().get::<Raw>().cloned() else { return Ok(response) };
-    if request.uri().path() != "/" {
+    if request.uri().path() != "/" || !request.headers().contains_key("upgrade") {
         return Ok(response);
     }
     let upgrade = hyper::upgrade::on(&mut request);
@@ -27,7 +26,6 @@ async fn echo(mut request: Request<Body>) -> Result<Response<Full<Bytes>>, Infal
         tokio::io::copy(&mut read, &mut write).await.unwrap();
         write.shutdown().await.unwrap();
     });
-    raw.go_raw();
     *response.status_mut() = StatusCode::SWITCHING_PROTOCOLS;
     response.headers_mut().insert("connection", "upgrade".parse().unwrap());
     response.headers_mut().insert("upgrade", "echo".parse().unwrap());

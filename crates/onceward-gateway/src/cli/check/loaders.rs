@@ -8,7 +8,7 @@ use super::{Level, Report};
 use crate::Failure;
 use crate::admin::token;
 use crate::front::tls::Certificate;
-use crate::gateway::Sent;
+use crate::gateway::RequestBody;
 use crate::proxy::Proxy;
 use crate::running;
 use crate::settings::{Scheme, Settings};
@@ -27,7 +27,7 @@ pub(super) async fn run(settings: &Settings, report: &mut Report) {
             Err(error) => report.say(Level::Error, "tls", error.to_string()),
         }
     }
-    match Proxy::<Sent>::new(&settings.upstream, &settings.forwarding, &settings.limits) {
+    match Proxy::<RequestBody>::new(&settings.upstream, &settings.forwarding, &settings.limits) {
         Ok(_) if settings.upstream.scheme == Scheme::Https => {
             report.say(Level::Ok, "upstream_tls", "the certificates to trust can be read");
         }

@@ -1,35 +1,21 @@
-//! What a guard and the requests of its connection have in common.
+//! What the guard, the head timer and the request handler of one HTTP/1.1 connection share.
 
+use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, OnceLock};
 use std::task::Waker;
 
 use futures_util::task::AtomicWaker;
 
 use super::refusal::Refusal;
 
-/// Ends HTTP on a connection. It is among the extensions of a request that asks for an upgrade over HTTP/1.1.
-///
-/// Whoever passes on a 101 calls [`Raw::go_raw`] before: the bytes that follow are no requests, and the guard would
-/// refuse them.
-#[derive(Debug, Clone)]
-pub struct Raw(pub(super) Arc<Shared>);
-
-impl Raw {
-    /// From now on every byte passes as it is.
-    pub fn go_raw(&self) {
-        self.0.raw.store(true, Ordering::Release);
-        self.0.reader.wake();
-    }
-}
-
-/// One for each HTTP/1.1 connection.
+/// The state of one HTTP/1.1 connection.
 #[derive(Debug, Default)]
-pub(super) struct Shared {
-    raw: AtomicBool,
-    /// Whoever waits to read while it is not known whether HTTP goes on.
+pub(super) struct Http1State {
+    /// Whether the connection was upgraded to another protocol.
+    upgraded: AtomicBool,
+    /// Waits to read until the answer to an upgrade request is known.
     reader: AtomicWaker,
-    /// Whether a part of the head has come that is waited for.
+    /// Whether the first bytes of the next head have come.
     head_begun: AtomicBool,
     /// Whether the gateway stops.
     stopping: AtomicBool,
@@ -37,20 +23,27 @@ pub(super) struct Shared {
     refusal: OnceLock<Refusal>,
 }
 
-impl Shared {
-    pub(super) fn is_raw(&self) -> bool {
-        self.raw.load(Ordering::Acquire)
-    }
-
-    pub(super) fn wait(&self, waker: &Waker) {
-        self.reader.register(waker);
-    }
-
-    pub(super) fn wake(&self) {
+impl Http1State {
+    /// Ends HTTP on the connection: from now on the guard passes every byte as it is. To be called before a 101 is written,
+    /// because the bytes that follow it are no requests, and would be refused.
+    pub(super) fn upgrade(&self) {
+        self.upgraded.store(true, Ordering::Release);
         self.reader.wake();
     }
 
-    /// A head is waited for from now on.
+    pub(super) fn is_upgraded(&self) -> bool {
+        self.upgraded.load(Ordering::Acquire)
+    }
+
+    pub(super) fn register_reader(&self, waker: &Waker) {
+        self.reader.register(waker);
+    }
+
+    pub(super) fn wake_reader(&self) {
+        self.reader.wake();
+    }
+
+    /// The next head is awaited from now on.
     pub(super) fn await_head(&self) {
         self.head_begun.store(false, Ordering::Relaxed);
     }
