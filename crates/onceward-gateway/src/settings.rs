@@ -11,9 +11,10 @@ use http::uri::{Authority, PathAndQuery};
 use ipnet::IpNet;
 use onceward::event::Expiry;
 use onceward::http::{Routes, ScopeRules};
-use onceward::{RecordFormat, Secret};
+use onceward::{OnLapse, RecordFormat, Secret};
 use onceward_postgres::PostgresUrl;
 use onceward_redis::RedisUrl;
+use serde::{Deserialize, Serialize};
 
 /// Everything that `onceward serve` needs to know.
 #[derive(Debug, Clone)]
@@ -71,7 +72,8 @@ pub struct Upstream {
 ///
 /// A server may close a kept-alive connection at any moment: when it was idle for long enough, or right after an answer. A
 /// request that is written in that moment is lost, and nothing tells that apart from a request that was executed.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
 pub enum Keepalive {
     /// Requests without a key. Each keyed request gets a connection of its own.
     #[default]
@@ -154,7 +156,8 @@ impl std::fmt::Debug for Token {
 }
 
 /// What a token allows. Each role may also do what those before it may.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
 pub enum Role {
     /// Looks.
     Reader,
@@ -162,6 +165,26 @@ pub enum Role {
     Worker,
     /// Resolves and expires.
     Operator,
+}
+
+/// What a lapsed lease means. The library's own type has the limits of resuming too, which the file does not set.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum LapseRule {
+    /// The outcome is unknown.
+    #[default]
+    Unknown,
+    /// Where there is a recovery point, the work goes on from there.
+    Resume,
+}
+
+impl From<LapseRule> for OnLapse {
+    fn from(rule: LapseRule) -> Self {
+        match rule {
+            LapseRule::Unknown => Self::Unknown,
+            LapseRule::Resume => Self::RESUME,
+        }
+    }
 }
 
 /// The certificate that clients see.
@@ -236,26 +259,17 @@ impl Default for Limits {
 pub struct Telemetry {
     /// The form of its log, on standard error.
     pub logs: LogFormat,
-    /// Whether every answered request is logged.
-    pub access: AccessLog,
+    /// Whether every answered request is logged, as one line at the target `access`.
+    pub access: bool,
     /// How much it logs: a level, or directives of `tracing-subscriber`'s filter. Empty means `info`.
     pub level: String,
     /// Where traces go (OTLP over HTTP), such as `http://127.0.0.1:4318`. Nothing where they go nowhere.
     pub otlp: Option<String>,
 }
 
-/// Whether every answered request is logged.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub enum AccessLog {
-    /// One line for each, at the target `access`.
-    On,
-    /// None.
-    #[default]
-    Off,
-}
-
 /// The form of a log.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
 pub enum LogFormat {
     /// For people.
     #[default]

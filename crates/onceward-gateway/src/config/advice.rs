@@ -2,12 +2,12 @@
 
 use std::time::Duration;
 
-use onceward::http::ScopeRule;
+use onceward::http::{CloseDelimited, Mode, ScopeRule, StoreDown};
 
 use super::document::Document;
 use super::problem::Problem;
 use super::routes::HEADERS_BYTES;
-use super::rules::{CloseDelimited, Mode, Rules, StoreDown};
+use super::rules::Rules;
 use super::tree::{Node, Path};
 use super::values::{ScopePart, Size};
 use crate::settings::{Scheme, StoreUrl};
@@ -164,13 +164,13 @@ fn given_away(
     say: &mut impl FnMut(&Path, String),
 ) {
     let mut about = |key: &str, text: String| say(&place.key(key), format!("`{place}.{key}` {text}"));
-    if rules.mode == Mode::Observe && written("mode") {
+    if rules.mode.0 == Mode::Observe && written("mode") {
         about("mode", "= \"observe\" protects nothing: each retry executes, and what would have happened is only counted".to_owned());
     }
     if rules.methods.is_empty() && written("methods") {
         about("methods", "= [] protects no method: only routes whose `match` names one, or that list their own, are protected".to_owned());
     }
-    if rules.close_delimited == CloseDelimited::Accept && written("close_delimited") {
+    if rules.close_delimited.0 == CloseDelimited::Accept && written("close_delimited") {
         about(
             "close_delimited",
             "= \"accept\" takes an answer that was cut off for a whole one, and replays it to every retry: let the service send \
@@ -178,7 +178,7 @@ fn given_away(
                 .to_owned(),
         );
     }
-    if rules.store_down == StoreDown::Pass && written("store_down") {
+    if rules.store_down.0 == StoreDown::Pass && written("store_down") {
         about(
             "store_down",
             "= \"pass\" lets each try execute while the store is away. GET /readyz is 503 then, so that a balancer which asks it \

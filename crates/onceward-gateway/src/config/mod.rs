@@ -8,10 +8,12 @@
 //! What is wrong is told with file and line, flag or variable, and what to write instead.
 
 mod advice;
+mod choice;
 mod document;
 mod file;
 mod given;
 mod keys;
+mod names;
 mod pattern;
 mod problem;
 mod read;

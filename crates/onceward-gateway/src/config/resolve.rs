@@ -3,18 +3,15 @@
 use std::collections::BTreeMap;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 
-use onceward::event::Expiry;
 use onceward::http::{ScopeRule, ScopeRules};
 use onceward::{Identity, RecordFormat, Secret};
 
-use super::document::{Document, Keepalive, LogFormat, Role};
+use super::document::Document;
 use super::problem::{ConfigErrors, Problem};
 use super::routes;
-use super::rules::Expire;
 use super::tree::{Node, Path};
 use super::urls::UpstreamUrl;
 use super::values::{ScopePart, Time};
-use crate::settings;
 use crate::settings::{Admin, Forwarding, Limits, Scheme, Settings, Telemetry, Tls, Token, Upstream};
 
 /// Collects what is wrong, each with the origin of the value it concerns.
@@ -84,10 +81,7 @@ pub(super) fn settings(
             authority: document.upstream.authority.clone(),
             base_path: document.upstream.base_path.clone(),
             ca: document.upstream_tls.ca.clone(),
-            keepalive: match document.upstream_keepalive {
-                Keepalive::Unkeyed => settings::Keepalive::Unkeyed,
-                Keepalive::All => settings::Keepalive::All,
-            },
+            keepalive: document.upstream_keepalive.0,
         },
         forwarding: Forwarding {
             preserve_host: document.preserve_host,
@@ -101,19 +95,13 @@ pub(super) fn settings(
         secret,
         admin: Admin { listen: document.admin.listen.0, tokens },
         routes,
-        expiry: match document.defaults.expire {
-            Expire::Delete => Expiry::Delete,
-            Expire::Soft => Expiry::Soft,
-        },
+        expiry: document.defaults.expire.0,
         public_url: document.public_url.as_ref().map(|url| url.0.clone()).unwrap_or_default(),
         tls,
         limits,
         telemetry: Telemetry {
-            logs: match document.logs.format {
-                LogFormat::Text => settings::LogFormat::Text,
-                LogFormat::Json => settings::LogFormat::Json,
-            },
-            access: if document.logs.access { settings::AccessLog::On } else { settings::AccessLog::Off },
+            logs: document.logs.format.0,
+            access: document.logs.access,
             level: document.logs.level.0.clone(),
             otlp: document.traces.otlp.as_ref().map(|url| url.0.clone()),
         },
@@ -264,12 +252,7 @@ fn tokens(
             let text = format!("`{path}.token` is the same as another's: each needs its own");
             findings.at(&path.key("token"), text);
         }
-        let role = match given.role {
-            Role::Reader => settings::Role::Reader,
-            Role::Worker => settings::Role::Worker,
-            Role::Operator => settings::Role::Operator,
-        };
-        tokens.push(Token { name: given.name.clone(), role, token });
+        tokens.push(Token { name: given.name.clone(), role: given.role.0, token });
     }
     tokens
 }

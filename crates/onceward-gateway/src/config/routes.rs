@@ -2,13 +2,13 @@
 
 use std::time::Duration;
 
-use onceward::http::{self, Policy, Routes};
-use onceward::{Claim, Key, OnLapse, Profile};
+use onceward::http::{InProgress, KeyRule, Policy, Routes, StoreDown};
+use onceward::{Claim, Key, Profile};
 
 use super::document::Document;
 use super::pattern::Pattern;
 use super::resolve::Findings;
-use super::rules::{self, Route, Rules};
+use super::rules::{Route, Rules};
 use super::tree::Path;
 use super::values::Time;
 
@@ -118,7 +118,7 @@ fn policy(rules: &Rules, buffered: usize, place: &Place, findings: &mut Findings
         );
         findings.at_either(&first, &second, text);
     }
-    if rules.store_down == rules::StoreDown::Pass && rules.key == rules::KeyRule::Required {
+    if rules.store_down.0 == StoreDown::Pass && rules.key.0 == KeyRule::Required {
         let (first, second) = (place.path("store_down", findings), place.path("key", findings));
         let text = format!(
             "`{first}` = \"pass\" would break the promise of `{second}` = \"required\": write store_down = \"reject\", or \
@@ -133,58 +133,29 @@ fn policy(rules: &Rules, buffered: usize, place: &Place, findings: &mut Findings
         findings.at(&path, text);
     }
     Policy {
-        mode: match rules.mode {
-            rules::Mode::Enforce => http::Mode::Enforce,
-            rules::Mode::Observe => http::Mode::Observe,
-        },
+        mode: rules.mode.0,
         methods: rules.methods.iter().map(|method| method.0.clone()).collect(),
-        key: match rules.key {
-            rules::KeyRule::Required => http::KeyRule::Required,
-            rules::KeyRule::Optional => http::KeyRule::Optional,
-        },
-        syntax: match rules.syntax {
-            rules::Syntax::Lenient => onceward::Syntax::Lenient,
-            rules::Syntax::Strict => onceward::Syntax::Strict,
-        },
+        key: rules.key.0,
+        syntax: rules.syntax.0,
         min_key_length: rules.min_key_length,
-        flavor: match rules.flavor {
-            rules::Flavor::Ietf => http::Flavor::Ietf,
-            rules::Flavor::Stripe => http::Flavor::Stripe,
-        },
-        in_progress: match rules.in_progress {
-            rules::InProgress::Conflict => http::InProgress::Conflict,
-            rules::InProgress::Wait => http::InProgress::Wait,
-            rules::InProgress::Accepted => http::InProgress::Accepted,
-        },
+        flavor: rules.flavor.0,
+        in_progress: rules.in_progress.0,
         wait: rules.wait.0,
         timeout: rules.timeout.0,
         respond_within: rules.respond_within.0,
         lease: rules.lease.0,
-        on_lapse: match rules.on_lapse {
-            rules::OnLapse::Unknown => OnLapse::Unknown,
-            rules::OnLapse::Resume => OnLapse::RESUME,
-        },
+        on_lapse: rules.on_lapse.0.into(),
         retention: rules.retention.0,
         grace: rules.grace.0,
-        store_down: match rules.store_down {
-            rules::StoreDown::Reject => http::StoreDown::Reject,
-            rules::StoreDown::Pass => http::StoreDown::Pass,
-        },
+        store_down: rules.store_down.0,
         retryable: rules.retryable.clone(),
         unknown: rules.unknown.clone(),
         max_request_body: rules.max_request_body.bytes(),
         max_response_body: rules.max_response_body.bytes(),
-        close_delimited: match rules.close_delimited {
-            rules::CloseDelimited::Proven => http::CloseDelimited::Proven,
-            rules::CloseDelimited::Accept => http::CloseDelimited::Accept,
-            rules::CloseDelimited::Unknown => http::CloseDelimited::Unknown,
-        },
+        close_delimited: rules.close_delimited.0,
         fingerprint: fingerprint(rules, place, findings),
         response_version: rules.response_version,
-        set_cookie: match rules.set_cookie {
-            rules::SetCookie::Drop => http::SetCookie::Drop,
-            rules::SetCookie::Allow => http::SetCookie::Allow,
-        },
+        set_cookie: rules.set_cookie.0,
     }
 }
 
@@ -207,7 +178,7 @@ fn times(rules: &Rules, place: &Place, findings: &mut Findings<'_>) {
             );
         }
     }
-    if rules.in_progress == rules::InProgress::Wait && rules.wait.0 < second {
+    if rules.in_progress.0 == InProgress::Wait && rules.wait.0 < second {
         let (first, wait) = (place.path("in_progress", findings), place.path("wait", findings));
         let text = format!(
             "`{first}` = \"wait\" with `{wait}` = \"{}\" waits for nothing: write wait = \"10s\", or in_progress = \

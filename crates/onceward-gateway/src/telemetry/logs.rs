@@ -13,7 +13,7 @@ use tracing_subscriber::util::{SubscriberInitExt as _, TryInitError};
 use tracing_subscriber::{EnvFilter, Layer as _, Registry, fmt};
 
 use super::json::JsonLines;
-use crate::settings::{AccessLog, LogFormat, Telemetry};
+use crate::settings::{LogFormat, Telemetry};
 
 /// How much is logged where nothing is said: the libraries below are quieter than the gateway itself, and the exporter
 /// of traces must not be traced for each of its own calls.
@@ -73,10 +73,7 @@ where
     let level = if telemetry.level.trim().is_empty() { USUAL } else { telemetry.level.trim() };
     let refused = |why| LogsError::Level { level: level.to_owned(), why };
     // The access log is asked for by its own key, whatever the level.
-    let access = match telemetry.access {
-        AccessLog::On => "access=info",
-        AccessLog::Off => "access=off",
-    };
+    let access = if telemetry.access { "access=info" } else { "access=off" };
     let filter = EnvFilter::try_new(level).map_err(refused)?.add_directive(access.parse().map_err(refused)?);
     // A line that cannot be written is lost. The library would say so with `eprintln!`, which panics where standard error is
     // what failed, in the middle of a request.
