@@ -1,6 +1,7 @@
 //! The gateway: the layer around a proxy service, and what it takes to run one.
 
 pub mod admin;
+mod check;
 pub mod cli;
 pub mod config;
 pub mod demo;

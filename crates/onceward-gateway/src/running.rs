@@ -26,7 +26,7 @@ use crate::front::{Ended, Front};
 use crate::gateway::Gateway;
 use crate::proxy::Proxy;
 use crate::settings::Settings;
-use crate::stores::{self, Opened};
+use crate::stores::{self, OpenStore};
 use crate::telemetry::metrics::Metrics;
 use crate::telemetry::traces::Tracer;
 
@@ -51,7 +51,7 @@ pub struct Running {
     /// The configured one, or the one beside the store.
     secret: Option<Secret>,
     engine: Engine,
-    store: Opened,
+    store: OpenStore,
     gateway: Gateway,
     certificate: Option<tls::Shown>,
     tokens: Arc<ArcSwap<Tokens>>,
@@ -89,7 +89,7 @@ impl Running {
         let metrics = Metrics::new(settings.routes.names())?;
         let listener = listen("listen", settings.listen).await?;
         let operators = listen("admin.listen", settings.admin.listen).await?;
-        let store = Opened::open(&settings.store).await?;
+        let store = OpenStore::open(&settings.store).await?;
         store.measure(&metrics);
         let tokens = Arc::new(ArcSwap::from_pointee(Tokens::of(&settings)?));
 
@@ -109,14 +109,14 @@ impl Running {
         if let Some(cache) = stores::cache(&settings).await {
             options = options.shared_cache(cache);
         }
-        if let Some(format) = store.record_format(settings.record_format) {
+        if let Some(format) = settings.store.record_format(settings.record_format) {
             options = options.record_format(format);
         }
         let engine = Engine::open(metrics.measured(store.store()), identity, options)
             .await
-            .map_err(|error| unopened(error, &settings, &store))?;
-        if let (None, Opened::Sqlite(_)) = (&secret, &store) {
-            tracing::warn!("{}", stores::USED_WITHOUT_SECRET);
+            .map_err(|error| unopened(error, &settings))?;
+        if let Some(warning) = store.secret_warning(secret.as_ref()) {
+            tracing::warn!("{warning}");
         }
         if engine.record_format() < RecordFormat::Two {
             tracing::warn!(
@@ -223,11 +223,10 @@ fn warn_of(certificate: &Certificate) {
 }
 
 /// The engine cannot know how a gateway is told that a change is meant, nor where a store keeps its secret.
-fn unopened(error: OpenError, settings: &Settings, store: &Opened) -> Failure {
+fn unopened(error: OpenError, settings: &Settings) -> Failure {
     match &error {
         OpenError::Identity(IdentityRefused::Changed { .. }) => {
-            let advice = store.path().map(|path| stores::secret_advice(settings.secret.as_ref(), path));
-            let advice = advice.unwrap_or_default();
+            let advice = settings.store.secret_advice(settings.secret.as_ref());
             format!("{error} (`onceward serve --accept-identity-change`){advice}").into()
         }
         OpenError::Identity(IdentityRefused::NewNamespace { .. }) => {

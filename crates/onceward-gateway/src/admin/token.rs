@@ -177,15 +177,13 @@ pub fn path(settings: &Settings) -> Option<PathBuf> {
 
 /// Where the token for a store is kept, given the user's own directory for what lives only as long as the machine runs.
 pub fn path_in(store: &StoreUrl, listen: SocketAddr, runtime: Option<&Path>) -> Option<PathBuf> {
-    match store {
-        StoreUrl::Sqlite(path) => {
-            let mut name = path.clone().into_os_string();
+    match store.file() {
+        Some(file) => {
+            let mut name = file.as_os_str().to_owned();
             name.push(".token");
             Some(name.into())
         }
-        StoreUrl::Memory | StoreUrl::Postgres(_) | StoreUrl::Redis(_) => {
-            Some(runtime?.join(format!("onceward-{}.token", listen.port())))
-        }
+        None => Some(runtime?.join(format!("onceward-{}.token", listen.port()))),
     }
 }
 

@@ -3,9 +3,7 @@
 //! Exit codes: 0 all is well, 1 it failed, 2 the command line or the configuration is wrong, 141 nothing reads what it prints.
 
 mod args;
-mod check;
 mod healthcheck;
-mod store;
 
 use std::error::Error;
 use std::ffi::OsString;
@@ -16,8 +14,10 @@ use std::process::ExitCode;
 use clap::ArgMatches;
 use clap::error::ErrorKind;
 
+use crate::check;
 use crate::config::{ConfigErrors, Sources};
 use crate::settings::LogFormat;
+use crate::stores::maintenance::{self, Done};
 use crate::telemetry::logs;
 
 pub use self::args::command;
@@ -126,17 +126,15 @@ fn dispatch(
         Some(("config", matches)) => print(&shown(matches, &args::sources(matches, variables)?)?),
         Some(("migrate", matches)) => {
             let store = args::sources(matches, variables)?.store()?;
-            let done = if matches.get_flag(args::PRINT_SQL) {
-                store::sql(&store)?
-            } else {
-                block_on(store::migrate(&store))??.said(matches.get_flag(args::JSON))
-            };
-            print(&done)
+            if matches.get_flag(args::PRINT_SQL) {
+                return print(&maintenance::print_sql(&store)?);
+            }
+            print_done(&block_on(maintenance::migrate(&store))??, matches)
         }
         Some(("store", matches)) => match matches.subcommand() {
             Some(("accept-loss", matches)) => {
                 let store = args::sources(matches, variables)?.store()?;
-                print(&block_on(store::accept_loss(&store))??.said(matches.get_flag(args::JSON)))
+                print_done(&block_on(maintenance::accept_loss(&store))??, matches)
             }
             Some(_) | None => Err(Failure::Failed("this command is not in this version".into())),
         },
@@ -157,6 +155,10 @@ fn shown(matches: &ArgMatches, sources: &Sources) -> Result<String, Failure> {
     }
     let shown = sources.show()?;
     Ok(if matches.get_flag(args::JSON) { pretty(&shown.to_json()) } else { shown.to_string() })
+}
+
+fn print_done(done: &Done, matches: &ArgMatches) -> Result<(), Failure> {
+    print(&if matches.get_flag(args::JSON) { done.to_json() } else { done.to_text() })
 }
 
 fn print(text: &str) -> Result<(), Failure> {

@@ -10,8 +10,7 @@ use super::routes::HEADERS_BYTES;
 use super::rules::Rules;
 use super::tree::{Node, Path};
 use super::values::{ScopePart, Size};
-use crate::settings::{Scheme, StoreUrl};
-use crate::stores::record_bytes_max;
+use crate::settings::Scheme;
 
 /// Clients retry after a lunch break, a deployment, a night: less than this protects few of them.
 const SHORT_RETENTION: Duration = Duration::from_secs(60 * 60);
@@ -64,7 +63,7 @@ fn places(document: &Document, say: &mut impl FnMut(&Path, String)) {
             say(&Path::of("trusted_proxies").at(index), text);
         }
     }
-    if document.store.0 == StoreUrl::Memory {
+    if !document.store.0.is_durable() {
         let text = "`store` = \"memory:\" forgets everything at every restart, so that retries execute again: use it for \
                     tests only, and \"sqlite:PATH\" otherwise";
         say(&Path::of("store"), text.to_owned());
@@ -110,10 +109,7 @@ fn scope(document: &Document, say: &mut impl FnMut(&Path, String)) {
 
 /// A store in a file keeps a secret beside it, and one in memory has no other readers.
 fn lacks_secret(document: &Document) -> bool {
-    match document.store.0 {
-        StoreUrl::Postgres(_) | StoreUrl::Redis(_) => document.secret.is_none(),
-        StoreUrl::Memory | StoreUrl::Sqlite(_) => false,
-    }
+    document.store.0.is_shared() && document.secret.is_none()
 }
 
 fn route(rules: &Rules, place: &Path, tree: &Node, document: &Document, say: &mut impl FnMut(&Path, String)) {
@@ -187,7 +183,7 @@ fn given_away(
         );
     }
     let largest = rules.max_response_body.bytes().saturating_add(HEADERS_BYTES);
-    if let Some(most) = record_bytes_max(&document.store.0).filter(|most| largest > *most)
+    if let Some(most) = document.store.0.record_bytes_max().filter(|most| largest > *most)
         && written("max_response_body")
     {
         about(

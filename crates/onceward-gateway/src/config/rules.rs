@@ -1,8 +1,8 @@
 //! How requests are treated: the keys that `[defaults]` and every `[[routes]]` share.
 
+use onceward::Syntax;
 use onceward::event::Expiry;
 use onceward::http::{CloseDelimited, Flavor, InProgress, KeyRule, Mode, Policy, SetCookie, StoreDown};
-use onceward::Syntax;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 

@@ -6,13 +6,15 @@ use std::sync::Arc;
 use onceward::{Identity, Secret};
 use onceward_sqlite::{OpenError, Options, SqliteStore};
 
-use super::{Level, Recognised, Report, contents};
+use super::{Recognised, contents};
+use crate::Failure;
+use crate::check::{Level, Report};
 use crate::settings::Settings;
-use crate::stores;
+use crate::stores::{USED_WITHOUT_SECRET, readable_by_all};
 
-pub(super) async fn run(path: &Path, settings: &Settings, report: &mut Report) {
+pub(super) async fn check(path: &Path, settings: &Settings, report: &mut Report) {
     if !path.exists() {
-        return new(path, settings, report);
+        return check_new(path, settings, report);
     }
     let opened = tokio::task::spawn_blocking({
         let path = path.to_owned();
@@ -29,7 +31,7 @@ pub(super) async fn run(path: &Path, settings: &Settings, report: &mut Report) {
         Err(error) => return report.say(Level::Error, "store", format!("opening it failed: {error}")),
     };
     report.say(Level::Ok, "store", format!("{path:?} can be opened and locked; it has {}", size(path)));
-    for text in stores::readable_by_all(path) {
+    for text in readable_by_all(path) {
         report.say(Level::Warning, "store", text);
     }
     whole(&store, report).await;
@@ -61,7 +63,7 @@ async fn whole(store: &SqliteStore, report: &mut Report) {
     }
 }
 
-fn new(path: &Path, settings: &Settings, report: &mut Report) {
+fn check_new(path: &Path, settings: &Settings, report: &mut Report) {
     let parent = path.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."));
     if !parent.is_dir() {
         let text = format!("{path:?} cannot be made, because {parent:?} is no directory: create it first");
@@ -106,14 +108,14 @@ async fn inside(store: &SqliteStore, settings: &Settings, report: &mut Report) {
             );
         }
         (Recognised::New, None) => report.say(Level::Ok, "secret", will_be_made(&path)),
-        (Recognised::Known, None) => report.say(Level::Warning, "secret", stores::USED_WITHOUT_SECRET),
+        (Recognised::Known, None) => report.say(Level::Warning, "secret", USED_WITHOUT_SECRET),
         // Configured, or a part of what is wrong with the identity.
         (Recognised::New | Recognised::Known, Some(_)) | (Recognised::Refused, _) => {}
     }
 }
 
 /// The secret beside the store.
-async fn kept(store: &SqliteStore, settings: &Settings) -> Result<Option<Secret>, crate::Failure> {
+async fn kept(store: &SqliteStore, settings: &Settings) -> Result<Option<Secret>, Failure> {
     let identity = Identity::new(&settings.namespace, &settings.scope.to_string())?;
     Ok(store.secret(&identity).await?)
 }
