@@ -278,6 +278,17 @@ pub enum LogFormat {
     Json,
 }
 
+impl Role {
+    /// As it stands in the file.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Reader => "reader",
+            Self::Worker => "worker",
+            Self::Operator => "operator",
+        }
+    }
+}
+
 impl Admin {
     /// Where operators come in unless it is said otherwise.
     pub const LISTEN: SocketAddr = SocketAddr::new(std::net::IpAddr::V4(Ipv4Addr::LOCALHOST), 8421);

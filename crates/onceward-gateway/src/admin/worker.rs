@@ -1,38 +1,29 @@
-//! Changing operations: by workers that execute elsewhere, and by operators.
+//! The calls of workers, which execute operations elsewhere: claim, renew, checkpoint, settle.
 
-use std::sync::Arc;
-
-use axum::Extension;
 use axum::body::Body;
-use axum::extract::{Path, State as Held};
+use axum::extract::Path;
 use axum::response::Response;
 use http::StatusCode;
-use onceward::event::Resolution;
-use onceward::store::{Stamped, StoreError};
 use onceward::{
-    By, Cause, Claim, Claimed, EngineError, Fence, Fingerprint, Key, OnLapse, Operated, OperationId, Outcome,
-    OwnerToken, RecordId, RecoveryPoint, Resolve, Scope, Settled, State, Tenure, Terms, Unsure,
+    By, Cause, Claim, Claimed, Fence, Fingerprint, Key, OperationId, Outcome, OwnerToken, RecordId,
+    RecoveryPoint, Scope, Settled, State, Tenure, Terms, Unsure,
 };
 use serde::Deserialize;
 use serde_json::json;
 
 use super::input::Number;
-use super::look::json_response;
-use super::problem::{Problem, Wish};
-use super::reply::{Bodies, Brought, Content, content, shown};
-use super::token::Caller;
-use super::{Shared, input, record};
+use super::problem::Problem;
+use super::reply_json::{Bodies, BytesJson, ReplyJson, bytes_json, reply_json};
+use super::{Context, input, record_json, response};
+use crate::settings::LapseRule;
 use crate::telemetry::metrics::OPERATIONS;
 
-/// The least body of each call, shown to callers that send less.
+/// The smallest valid body of each call, for the errors that refuse a body.
 const CLAIM: &str = r#"{"scope": "…", "key": "…", "fingerprint": "…"}"#;
 const RENEW: &str = r#"{"fence": …}"#;
 const CHECKPOINT: &str = r#"{"fence": …, "recovery_point": "…"}"#;
 const SETTLE: &str =
     r#"{"fence": …, "outcome": "completed", "reply": {…}}, or the outcome retryable or unknown"#;
-const RESOLVE: &str =
-    r#"{"verdict": "completed", "reply": {…}, "reason": "…"}, or {"verdict": "retryable", "reason": "…"}"#;
-const EXPIRE: &str = r#"{"reason": "…"}"#;
 
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -43,7 +34,7 @@ struct ClaimBody {
     owner: Option<String>,
     lease: Option<String>,
     retention: Option<String>,
-    on_lapse: Option<OnLapseName>,
+    on_lapse: Option<LapseRule>,
 }
 
 /// A scope of one part, or of several.
@@ -52,13 +43,6 @@ struct ClaimBody {
 enum ScopeText {
     One(String),
     Parts(Vec<String>),
-}
-
-#[derive(Debug, Deserialize)]
-#[serde(rename_all = "snake_case")]
-enum OnLapseName {
-    Unknown,
-    Resume,
 }
 
 impl ClaimBody {
@@ -77,10 +61,7 @@ impl ClaimBody {
         if let Some(retention) = &self.retention {
             terms.retention = input::duration("retention", retention)?;
         }
-        terms.on_lapse = match self.on_lapse {
-            None | Some(OnLapseName::Unknown) => OnLapse::Unknown,
-            Some(OnLapseName::Resume) => OnLapse::RESUME,
-        };
+        terms.on_lapse = self.on_lapse.unwrap_or_default().into();
         let claim = Claim::new(scope, key, Fingerprint::of_bytes(self.fingerprint.as_bytes()));
         let claim = claim.route(OPERATIONS).and_then(|claim| claim.terms(terms));
         let claim = claim.map_err(|error| invalid(error.to_string()))?;
@@ -92,13 +73,13 @@ impl ClaimBody {
 }
 
 /// `POST /v1/operations`
-pub(super) async fn claim(Held(shared): Held<Arc<Shared>>, body: Body) -> Result<Response, Problem> {
+pub(super) async fn claim(context: Context, body: Body) -> Result<Response, Problem> {
     let claim = input::json::<ClaimBody>(body, CLAIM).await?.claim()?;
-    match shared.engine.claim(claim).await? {
+    match context.engine.claim(claim).await? {
         Claimed::Reserved(reservation) => {
             let operation = reservation.hand_over();
             let point = operation.recovery_point();
-            let mut told = json!({
+            let mut body = json!({
                 "decision": if point.is_some() { "resume" } else { "execute" },
                 "id": operation.id().to_string(),
                 "operation": operation.operation_id().to_string(),
@@ -108,17 +89,17 @@ pub(super) async fn claim(Held(shared): Held<Arc<Shared>>, body: Body) -> Result
             });
             let status = match &point {
                 Some(point) => {
-                    told["data"] = content(point.data());
+                    body["data"] = bytes_json(point.data());
                     StatusCode::OK
                 }
                 None => StatusCode::CREATED,
             };
-            Ok(json_response(status, &told))
+            Ok(response::json(status, &body))
         }
         Claimed::Replay { reply, expires_at } => {
-            let expires_at = record::time(expires_at);
-            let reply = shown(&reply, Bodies::Shown);
-            Ok(ok(json!({ "decision": "replay", "reply": reply, "expires_at": expires_at })))
+            let expires_at = record_json::time(expires_at);
+            let reply = reply_json(&reply, Bodies::Shown);
+            Ok(response::ok(json!({ "decision": "replay", "reply": reply, "expires_at": expires_at })))
         }
         Claimed::Refused(refusal) => Err(Problem::Refused(refusal)),
     }
@@ -131,15 +112,11 @@ struct RenewBody {
 }
 
 /// `POST /v1/operations/{id}/renew`
-pub(super) async fn renew(
-    Held(shared): Held<Arc<Shared>>,
-    Path(id): Path<String>,
-    body: Body,
-) -> Result<Response, Problem> {
-    let id = named(&shared, input::operation(&id)?).await?;
-    let fence = tenure(input::json::<RenewBody>(body, RENEW).await?.fence);
-    held(&shared, id, shared.engine.renew(id, fence).await?).await?;
-    lease(&shared, id, fence).await
+pub(super) async fn renew(context: Context, Path(id): Path<String>, body: Body) -> Result<Response, Problem> {
+    let id = record_named_by(&context, input::operation(&id)?).await?;
+    let fence = fence_of(input::json::<RenewBody>(body, RENEW).await?.fence);
+    require_held(&context, id, context.engine.renew(id, fence).await?).await?;
+    lease_end(&context, id, fence).await
 }
 
 #[derive(Debug, Deserialize)]
@@ -148,34 +125,36 @@ struct CheckpointBody {
     fence: Number,
     recovery_point: String,
     #[serde(default)]
-    data: Content,
+    data: BytesJson,
 }
 
 /// `POST /v1/operations/{id}/checkpoint`
 pub(super) async fn checkpoint(
-    Held(shared): Held<Arc<Shared>>,
+    context: Context,
     Path(id): Path<String>,
     body: Body,
 ) -> Result<Response, Problem> {
-    let id = named(&shared, input::operation(&id)?).await?;
+    let id = record_named_by(&context, input::operation(&id)?).await?;
     let CheckpointBody { fence, recovery_point, data } = input::json(body, CHECKPOINT).await?;
     let point = RecoveryPoint::new(&recovery_point, data.bytes()?);
     let point = point.map_err(|error| Problem::Invalid(error.to_string()))?;
-    let fence = tenure(fence);
-    held(&shared, id, shared.engine.checkpoint(id, fence, point).await?).await?;
-    lease(&shared, id, fence).await
+    let fence = fence_of(fence);
+    require_held(&context, id, context.engine.checkpoint(id, fence, point).await?).await?;
+    lease_end(&context, id, fence).await
 }
 
-fn tenure(fence: Number) -> Fence {
+fn fence_of(fence: Number) -> Fence {
     Fence::from_number(fence.0)
 }
 
-/// Until when the lease lives now. It may have ended since: then its owner is told.
-async fn lease(shared: &Shared, id: RecordId, fence: Fence) -> Result<Response, Problem> {
-    let found = shared.engine.load(id).await?;
+/// Until when the lease lasts now; refused if the tenure has ended since.
+async fn lease_end(context: &Context, id: RecordId, fence: Fence) -> Result<Response, Problem> {
+    let found = context.engine.load(id).await?;
     match found.map(|found| found.record) {
         Some(record) if record.fence == fence => match record.state {
-            State::InProgress { lease_until } => Ok(ok(json!({ "lease_until": record::time(lease_until) }))),
+            State::InProgress { lease_until } => {
+                Ok(response::ok(json!({ "lease_until": record_json::time(lease_until) })))
+            }
             State::Completed { .. }
             | State::FailedRetryable { .. }
             | State::Unknown { .. }
@@ -185,20 +164,20 @@ async fn lease(shared: &Shared, id: RecordId, fence: Fence) -> Result<Response, 
     }
 }
 
-async fn held(shared: &Shared, id: RecordId, tenure: Tenure) -> Result<(), Problem> {
+async fn require_held(context: &Context, id: RecordId, tenure: Tenure) -> Result<(), Problem> {
     match tenure {
         Tenure::Held => Ok(()),
-        Tenure::Over => Err(over(shared, id).await?),
+        Tenure::Over => Err(not_held(context, id).await?),
     }
 }
 
-/// The record of an operation. An id that names a window must mean the one that stands there.
-async fn named(shared: &Shared, operation: OperationId) -> Result<RecordId, Problem> {
+/// The id of the record that an operation names. If the name has a window, it must be the record's own.
+async fn record_named_by(context: &Context, operation: OperationId) -> Result<RecordId, Problem> {
     let id = operation.record();
     if operation.opened().is_none() {
         return Ok(id);
     }
-    match shared.engine.load(id).await? {
+    match context.engine.load(id).await? {
         Some(found) => found
             .record
             .is_named_by(operation)
@@ -208,9 +187,9 @@ async fn named(shared: &Shared, operation: OperationId) -> Result<RecordId, Prob
     }
 }
 
-/// The tenure is over; or there never was one.
-async fn over(shared: &Shared, id: RecordId) -> Result<Problem, Problem> {
-    Ok(match shared.engine.load(id).await? {
+/// Why a tenure is not held: it is over, or the operation does not exist.
+async fn not_held(context: &Context, id: RecordId) -> Result<Problem, Problem> {
+    Ok(match context.engine.load(id).await? {
         Some(_) => Problem::Fenced { id },
         None => Problem::NotFound { id: OperationId::bare(id) },
     })
@@ -221,28 +200,10 @@ async fn over(shared: &Shared, id: RecordId) -> Result<Problem, Problem> {
 struct SettleBody {
     fence: Number,
     outcome: OutcomeName,
-    reply: Option<Brought>,
+    reply: Option<ReplyJson>,
     error: Option<String>,
-    cause: Option<CauseName>,
-}
-
-/// Why an outcome is unknown. An owner that says so itself has had an answer, unless it says otherwise.
-#[derive(Debug, Clone, Copy, Deserialize)]
-#[serde(rename_all = "snake_case")]
-enum CauseName {
-    Lost,
-    Said,
-    DoneNotKept,
-}
-
-impl From<CauseName> for Cause {
-    fn from(name: CauseName) -> Self {
-        match name {
-            CauseName::Lost => Self::Lost,
-            CauseName::Said => Self::Said,
-            CauseName::DoneNotKept => Self::DoneNotKept,
-        }
-    }
+    /// Why the outcome is unknown. An owner that reports it has had an answer, unless it sends another cause.
+    cause: Option<Cause>,
 }
 
 #[derive(Debug, Deserialize)]
@@ -257,7 +218,7 @@ impl SettleBody {
     fn outcome(self) -> Result<Outcome, Problem> {
         let error = self.error.unwrap_or_else(|| "the owner gave no reason".to_owned());
         let cause = match (&self.outcome, self.cause) {
-            (OutcomeName::Unknown, cause) => cause.map_or(Cause::Said, Cause::from),
+            (OutcomeName::Unknown, cause) => cause.unwrap_or(Cause::Said),
             (OutcomeName::Completed | OutcomeName::Retryable, None) => Cause::Said,
             (OutcomeName::Completed | OutcomeName::Retryable, Some(_)) => {
                 return Err(Problem::Invalid("only outcome = unknown has a cause".to_owned()));
@@ -279,146 +240,25 @@ impl SettleBody {
 
 /// `POST /v1/operations/{id}/settle`
 pub(super) async fn settle(
-    Held(shared): Held<Arc<Shared>>,
+    context: Context,
     Path(id): Path<String>,
     body: Body,
 ) -> Result<Response, Problem> {
-    let id = named(&shared, input::operation(&id)?).await?;
+    let id = record_named_by(&context, input::operation(&id)?).await?;
     let body: SettleBody = input::json(body, SETTLE).await?;
-    let fence = tenure(body.fence);
-    match shared.engine.settle(id, fence, body.outcome()?).await? {
+    let fence = fence_of(body.fence);
+    match context.engine.settle(id, fence, body.outcome()?).await? {
         Settled::Completed { by, expires_at, .. } => {
             let by = match by {
                 By::This => "this",
                 By::Other => "other",
             };
-            Ok(ok(json!({ "state": "completed", "by": by, "expires_at": record::time(expires_at) })))
+            Ok(response::ok(
+                json!({ "state": "completed", "by": by, "expires_at": record_json::time(expires_at) }),
+            ))
         }
-        Settled::Retryable => Ok(ok(json!({ "state": "failed_retryable" }))),
-        Settled::Unknown => Ok(ok(json!({ "state": "unknown" }))),
-        Settled::Fenced => Err(over(&shared, id).await?),
+        Settled::Retryable => Ok(response::ok(json!({ "state": "failed_retryable" }))),
+        Settled::Unknown => Ok(response::ok(json!({ "state": "unknown" }))),
+        Settled::Fenced => Err(not_held(&context, id).await?),
     }
-}
-
-#[derive(Debug, Deserialize)]
-#[serde(deny_unknown_fields)]
-struct ResolveBody {
-    verdict: VerdictName,
-    reply: Option<Brought>,
-    reason: String,
-    version: Option<Number>,
-}
-
-#[derive(Debug, Clone, Copy, Deserialize)]
-#[serde(rename_all = "snake_case")]
-enum VerdictName {
-    Completed,
-    Retryable,
-}
-
-/// `POST /v1/operations/{id}/resolve`
-pub(super) async fn resolve(
-    Held(shared): Held<Arc<Shared>>,
-    Extension(caller): Extension<Caller>,
-    Path(id): Path<String>,
-    body: Body,
-) -> Result<Response, Problem> {
-    let operation = input::operation(&id)?;
-    let id = operation.record();
-    let ResolveBody { verdict, reply, reason, version } = input::json(body, RESOLVE).await?;
-    let reason = given(&reason)?;
-    let resolution = match (verdict, reply) {
-        (VerdictName::Completed, Some(reply)) => Resolution::Completed(reply.reply()?),
-        (VerdictName::Completed, None) => {
-            return Err(Problem::Invalid(
-                "verdict = completed needs a reply: it is what every retry gets".to_owned(),
-            ));
-        }
-        (VerdictName::Retryable, None) => Resolution::Retryable,
-        (VerdictName::Retryable, Some(_)) => {
-            return Err(Problem::Invalid("only verdict = completed has a reply".to_owned()));
-        }
-    };
-    // The verdict is about the record that stands there now: its version goes with it.
-    let found = match shared.engine.load(id).await {
-        Ok(Some(found)) if found.record.is_named_by(operation) => found.version,
-        Ok(Some(found)) => {
-            return Err(Problem::OtherWindow { asked: operation, stands: found.record.operation(id) });
-        }
-        Ok(None) => return Err(Problem::NotFound { id: operation }),
-        Err(EngineError::Store(StoreError::Unreadable { .. })) if operation.opened().is_some() => {
-            return Err(Problem::Invalid(format!(
-                "the record cannot be read, so that nothing says which window it is about: resolve it as {id}"
-            )));
-        }
-        Err(EngineError::Store(StoreError::Unreadable { version, .. })) => version,
-        Err(error) => return Err(error.into()),
-    };
-    if let Some(Number(sent)) = version.filter(|version| version.0 != found.as_number()) {
-        return Err(Problem::OtherVersion { id, sent, found });
-    }
-    let resolve = Resolve { verdict: resolution, by: &caller.name, reason, seen: Some(found) };
-    let applied = applied(operation, Wish::Resolve, shared.engine.resolve(id, resolve).await?)?;
-    Ok(shown_operation(id, &applied))
-}
-
-#[derive(Debug, Deserialize)]
-#[serde(deny_unknown_fields)]
-struct ExpireBody {
-    reason: String,
-}
-
-/// `POST /v1/operations/{id}/expire`
-pub(super) async fn expire(
-    Held(shared): Held<Arc<Shared>>,
-    Extension(caller): Extension<Caller>,
-    Path(id): Path<String>,
-    body: Body,
-) -> Result<Response, Problem> {
-    let operation = input::operation(&id)?;
-    let id = operation.record();
-    let ExpireBody { reason } = input::json(body, EXPIRE).await?;
-    let reason = given(&reason)?;
-    let applied = applied(operation, Wish::Expire, shared.engine.expire(id, operation.opened()).await?)?;
-    let operation = applied.record.operation(id);
-    tracing::info!(
-        %operation,
-        by = caller.name,
-        reason,
-        "an operator ended the window of an operation: soon a retry with its key executes again"
-    );
-    Ok(shown_operation(id, &applied))
-}
-
-/// A record keeps this much of a reason, and the log has no more.
-const REASON_BYTES_MAX: usize = 512;
-
-fn given(reason: &str) -> Result<&str, Problem> {
-    match reason.trim() {
-        "" => Err(Problem::Invalid("reason is empty: say why, for whoever looks at this later".to_owned())),
-        reason => Ok(&reason[..reason.floor_char_boundary(REASON_BYTES_MAX)]),
-    }
-}
-
-fn applied(operation: OperationId, wish: Wish, operated: Operated) -> Result<Stamped, Problem> {
-    match operated {
-        Operated::Applied(stamped) => Ok(stamped),
-        Operated::Conflict(None) => Err(Problem::NotFound { id: operation }),
-        Operated::Conflict(Some(found)) if !found.record.is_named_by(operation) => {
-            Err(Problem::OtherWindow { asked: operation, stands: found.record.operation(operation.record()) })
-        }
-        Operated::Conflict(Some(found)) => {
-            Err(Problem::Conflict { id: operation.record(), wish, found: Box::new(found) })
-        }
-    }
-}
-
-fn shown_operation(id: RecordId, found: &Stamped) -> Response {
-    let mut shown = record::operation(id, found.version, &found.record, Bodies::Hidden);
-    shown["timeline"] = record::timeline(&found.record);
-    ok(shown)
-}
-
-fn ok(body: serde_json::Value) -> Response {
-    json_response(StatusCode::OK, &body)
 }

@@ -12,7 +12,7 @@ use tracing_subscriber::layer::SubscriberExt as _;
 use tracing_subscriber::util::{SubscriberInitExt as _, TryInitError};
 use tracing_subscriber::{EnvFilter, Layer as _, Registry, fmt};
 
-use super::json::JsonLines;
+use super::json_lines::JsonLines;
 use crate::settings::{LogFormat, Telemetry};
 
 /// How much is logged where nothing is said: the libraries below are quieter than the gateway itself, and the exporter
