@@ -10,7 +10,7 @@ use onceward::{EngineError, Operated, OperationId, RecordId, Resolve};
 use serde::Deserialize;
 
 use super::input::Number;
-use super::problem::{Action, Problem};
+use super::problem::{Action, Problem, in_window};
 use super::reply_json::{Bodies, ReplyJson};
 use super::token::Caller;
 use super::{Context, input, record_json, response};
@@ -61,10 +61,7 @@ pub(super) async fn resolve(
     };
     // The verdict is about this version of the record, so the version goes down to the compare-and-swap.
     let found = match context.engine.load(id).await {
-        Ok(Some(found)) if found.record.is_named_by(operation) => found.version,
-        Ok(Some(found)) => {
-            return Err(Problem::OtherWindow { asked: operation, stands: found.record.operation(id) });
-        }
+        Ok(Some(found)) => in_window(operation, found)?.version,
         Ok(None) => return Err(Problem::NotFound { id: operation }),
         Err(EngineError::Store(StoreError::Unreadable { .. })) if operation.opened().is_some() => {
             return Err(Problem::Invalid(format!(
@@ -124,11 +121,9 @@ fn applied(operation: OperationId, action: Action, operated: Operated) -> Result
     match operated {
         Operated::Applied(stamped) => Ok(stamped),
         Operated::Conflict(None) => Err(Problem::NotFound { id: operation }),
-        Operated::Conflict(Some(found)) if !found.record.is_named_by(operation) => {
-            Err(Problem::OtherWindow { asked: operation, stands: found.record.operation(operation.record()) })
-        }
         Operated::Conflict(Some(found)) => {
-            Err(Problem::Conflict { id: operation.record(), action, found: Box::new(found) })
+            let found = Box::new(in_window(operation, found)?);
+            Err(Problem::Conflict { id: operation.record(), action, found })
         }
     }
 }

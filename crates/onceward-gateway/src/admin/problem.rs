@@ -188,7 +188,7 @@ impl IntoResponse for Problem {
         let Answer { status, code, title, detail, more: mut members, retry_after } = self.answer();
         members.insert("type".to_owned(), format!("urn:onceward:problem:{code}").into());
         members.insert("code".to_owned(), code.into());
-        let mut response = ProblemJson { status, title, detail: &detail, members }.response().map(Body::from);
+        let mut response = ProblemJson { status, title, detail, members }.response().map(Body::from);
         let headers = response.headers_mut();
         if status == StatusCode::UNAUTHORIZED {
             headers.insert(WWW_AUTHENTICATE, HeaderValue::from_static("Bearer"));
@@ -224,6 +224,14 @@ impl From<EngineError> for Problem {
             | EngineError::Contended { .. } => Self::Unavailable(error.to_string()),
         }
     }
+}
+
+/// The record that was found, if it is of the window that the operation names.
+pub(super) fn in_window(operation: OperationId, found: Stamped) -> Result<Stamped, Problem> {
+    if found.record.is_named_by(operation) {
+        return Ok(found);
+    }
+    Err(Problem::OtherWindow { asked: operation, stands: found.record.operation(operation.record()) })
 }
 
 fn client_problem(refusal: &Refusal) -> ClientProblem {

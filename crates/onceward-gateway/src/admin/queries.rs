@@ -10,7 +10,7 @@ use onceward::store::{Cursor, Filter, Scan, Which};
 use onceward::{Engine, Key, Scope, StateKind, Timestamp};
 use serde_json::{Value, json};
 
-use super::problem::Problem;
+use super::problem::{Problem, in_window};
 use super::reply_json::Bodies;
 use super::token::Caller;
 use super::{Context, input, record_json, response};
@@ -42,9 +42,7 @@ pub(super) async fn one(
         (Bodies::Shown, Some(_)) => (Bodies::Shown, "shown"),
     };
     let found = context.engine.load(id).await?.ok_or(Problem::NotFound { id: operation })?;
-    if !found.record.is_named_by(operation) {
-        return Err(Problem::OtherWindow { asked: operation, stands: found.record.operation(id) });
-    }
+    let found = in_window(operation, found)?;
     let mut shown = record_json::operation(id, found.version, &found.record, bodies);
     shown["bodies"] = bodies_word.into();
     shown["timeline"] = record_json::timeline(&found.record);

@@ -12,7 +12,7 @@ use serde::Deserialize;
 use serde_json::json;
 
 use super::input::Number;
-use super::problem::Problem;
+use super::problem::{Problem, in_window};
 use super::reply_json::{Bodies, BytesJson, ReplyJson, bytes_json, reply_json};
 use super::{Context, input, record_json, response};
 use crate::settings::LapseRule;
@@ -177,14 +177,9 @@ async fn record_named_by(context: &Context, operation: OperationId) -> Result<Re
     if operation.opened().is_none() {
         return Ok(id);
     }
-    match context.engine.load(id).await? {
-        Some(found) => found
-            .record
-            .is_named_by(operation)
-            .then_some(id)
-            .ok_or_else(|| Problem::OtherWindow { asked: operation, stands: found.record.operation(id) }),
-        None => Err(Problem::NotFound { id: operation }),
-    }
+    let found = context.engine.load(id).await?.ok_or(Problem::NotFound { id: operation })?;
+    in_window(operation, found)?;
+    Ok(id)
 }
 
 /// Why a tenure is not held: it is over, or the operation does not exist.

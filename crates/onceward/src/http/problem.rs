@@ -485,7 +485,7 @@ impl Problem {
             members.insert("upstream_status".to_owned(), status.as_u16().into());
         }
         let problem =
-            ProblemJson { status: told.status, title: told.title, detail: &told.detail, members }.response();
+            ProblemJson { status: told.status, title: told.title, detail: told.detail, members }.response();
         let mut response = problem.map(Whole::from);
         let headers = response.headers_mut();
         headers.insert(LINK, links.described_by());

@@ -8,18 +8,18 @@ use serde_json::{Map, Value};
 
 /// A problem as a client gets it.
 #[derive(Debug, Clone)]
-pub struct ProblemJson<'a> {
+pub struct ProblemJson {
     /// The status, in the head and in the body.
     pub status: StatusCode,
     /// The same for every problem of this kind.
-    pub title: &'a str,
+    pub title: &'static str,
     /// About this very problem.
-    pub detail: &'a str,
+    pub detail: String,
     /// Everything else in the body, such as `type` and `code`.
     pub members: Map<String, Value>,
 }
 
-impl ProblemJson<'_> {
+impl ProblemJson {
     /// The response. Nothing may cache it.
     pub fn response(self) -> Response<Bytes> {
         let mut body = self.members;
