@@ -14,5 +14,5 @@ pub mod settings;
 pub mod stores;
 pub mod telemetry;
 
-/// Whatever stops a command, in a sentence.
+/// The error that ends a command, as a sentence.
 pub type Failure = Box<dyn std::error::Error + Send + Sync>;

@@ -12,12 +12,12 @@ use serde_json::{Map, Value, json};
 use super::record_json;
 use crate::settings::Role;
 
-/// Why a request to the admin listener does not get what it asks for.
+/// Why a request to the admin listener is refused.
 #[derive(Debug)]
 pub(super) enum Problem {
     /// There is no token, and it needs one.
     TokenMissing,
-    /// What is shown is not a known token.
+    /// The token is not a valid one.
     TokenWrong,
     /// The token does not allow this.
     RoleTooLow { has: Role, needs: Role },
@@ -31,19 +31,19 @@ pub(super) enum Problem {
     TooLarge { limit: usize },
     /// There is no such operation.
     NotFound { id: OperationId },
-    /// The record stands for another window of its key.
+    /// The record is of another window of its key.
     OtherWindow { asked: OperationId, stands: OperationId },
     /// The caller's tenure is over.
     Fenced { id: RecordId },
-    /// It cannot be done to the record that stands there.
+    /// The record's state does not allow it.
     Conflict { id: RecordId, action: Action, found: Box<Stamped> },
-    /// The record was changed since the caller looked at it.
+    /// The record was changed since the caller read it.
     OtherVersion { id: RecordId, sent: u64, found: Version },
     /// A claim was refused.
     Refused(Refusal),
-    /// The record is there and cannot be read.
+    /// The record exists and cannot be read.
     Unreadable { id: RecordId, version: Version, why: String },
-    /// The store is away, or too much is going on.
+    /// The store or the engine cannot answer now.
     Unavailable(String),
 }
 

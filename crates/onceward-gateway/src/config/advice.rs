@@ -1,4 +1,4 @@
-//! What is allowed and may still be a mistake.
+//! Warnings about settings that are allowed and may still be mistakes.
 
 use std::time::Duration;
 
@@ -12,12 +12,12 @@ use super::tree::{Node, Path};
 use super::values::{ScopePart, Size};
 use crate::settings::Scheme;
 
-/// Clients retry after a lunch break, a deployment, a night: less than this protects few of them.
+/// Clients retry after a lunch break, a deployment or a night. A shorter retention protects few of them.
 const SHORT_RETENTION: Duration = Duration::from_secs(60 * 60);
-/// 128 bits in hexadecimal have 32 digits; shorter than half of that can be guessed or collide.
+/// 128 bits in hexadecimal have 32 digits; a key of less than half of that can be guessed or collide.
 const SHARED_KEY_LENGTH: usize = 16;
 
-/// Advice, each with the origin of the value that it concerns.
+/// The warnings, each with the origin of the value that it concerns.
 pub(super) fn about(document: &Document, tree: &Node) -> Vec<Problem> {
     let mut advice = Vec::new();
     let mut say = |path: &Path, text: String| advice.push(Problem { origin: tree.origin_of(path), text });
@@ -113,7 +113,7 @@ fn lacks_secret(document: &Document) -> bool {
 }
 
 fn route(rules: &Rules, place: &Path, tree: &Node, document: &Document, say: &mut impl FnMut(&Path, String)) {
-    // What a route inherits was said about the defaults already.
+    // The defaults have their own warning about what a route inherits.
     let own = |key: &str| tree.get(&place.key(key)).is_some();
     if rules.retention.0 < SHORT_RETENTION && own("retention") {
         let text = format!(
@@ -148,11 +148,11 @@ fn route(rules: &Rules, place: &Path, tree: &Node, document: &Document, say: &mu
         );
         say(&place.key("respond_within"), text);
     }
-    given_away(rules, place, document, &written, say);
+    reduced_protection(rules, place, document, &written, say);
 }
 
-/// Settings that are there to give a part of the protection away.
-fn given_away(
+/// Settings that give up a part of the protection.
+fn reduced_protection(
     rules: &Rules,
     place: &Path,
     document: &Document,

@@ -1,6 +1,6 @@
-//! The configuration as it is written: every key, its type, its meaning and its default.
+//! The configuration file: every key, its type, its meaning and its default.
 //!
-//! The doc comments here are what `--help`, the JSON Schema and the page say about a key.
+//! The doc comments here are the descriptions in `--help`, the JSON Schema and `docs/configuration.md`.
 
 use std::path::PathBuf;
 
@@ -9,8 +9,8 @@ use serde::{Deserialize, Serialize};
 
 use super::choice::Choice;
 use super::rules::{Defaults, Route};
-use super::secret::SecretSource;
-use super::text::Text as _;
+use super::secret_source::SecretSource;
+use super::text_value::TextValue as _;
 use super::urls::{CacheUrl, Store, UpstreamUrl, WebUrl};
 use super::values::{Address, Level, Network, ScopePart, Size, Time};
 use crate::settings::{self, Keepalive, LogFormat, Role};

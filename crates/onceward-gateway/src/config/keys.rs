@@ -1,4 +1,4 @@
-//! The table of keys: one row for each, made from the types, so that none can lack its flag or its variable.
+//! The table of keys, generated from the types, so that each key has a flag and a variable.
 
 use std::sync::LazyLock;
 
@@ -12,7 +12,7 @@ use super::rules::{Defaults, Route};
 /// A key of the configuration, with its flag and its variable.
 #[derive(Debug, Clone)]
 pub struct Key {
-    /// The way to it: `admin.listen`.
+    /// Its path: `admin.listen`.
     pub path: String,
     /// Without its dashes: `admin-listen`. Keys of `[defaults]` have no prefix.
     pub flag: String,
@@ -20,17 +20,17 @@ pub struct Key {
     pub variable: String,
     /// What it means.
     pub meaning: String,
-    /// What it is where nobody says anything, as TOML; nothing where it is not set then.
+    /// Its default as TOML; `None` where it has none.
     pub default: Option<String>,
-    /// The words to choose from; none where it is not a choice.
+    /// The words to choose from; empty where any value is allowed.
     pub choices: Vec<String>,
-    /// How a flag or a variable gives it.
+    /// How a flag or a variable writes it.
     pub form: Form,
     /// Stands for its value in a help text.
     pub placeholder: String,
 }
 
-/// How a flag or a variable gives a value.
+/// How a flag or a variable writes a value.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Form {
     /// As it is.
@@ -100,7 +100,7 @@ fn key(table: &str, field: &str) -> Option<Key> {
     })
 }
 
-/// The JSON Schema with every type in its place, for looking things up.
+/// The JSON Schema without references, for look-ups.
 pub(super) static INLINED: LazyLock<Value> = LazyLock::new(|| {
     let settings = SchemaSettings::draft2020_12().with(|settings| settings.inline_subschemas = true);
     settings.into_generator().into_root_schema_for::<Document>().to_value()
@@ -111,12 +111,12 @@ pub fn schema() -> Value {
     SchemaSettings::draft2020_12().into_generator().into_root_schema_for::<Document>().to_value()
 }
 
-/// What the schema says about a key; lists are passed through.
+/// The schema of a key; the path leaves out the indices of lists.
 pub(super) fn schema_of(path: &str) -> Option<&'static Value> {
     path.split('.').try_fold(&*INLINED, |schema, key| property(schema, key))
 }
 
-/// What the schema says about a key of a table, of the items of a list, or of one of several forms.
+/// The schema of a key of a table, of the items of a list, or of one of several alternatives.
 pub(super) fn property<'a>(schema: &'a Value, key: &str) -> Option<&'a Value> {
     let direct = schema.get("properties").and_then(|properties| properties.get(key));
     let item = || schema.get("items").and_then(|items| property(items, key));
@@ -154,7 +154,7 @@ fn has_type(schema: &Value, name: &str) -> bool {
     own || alternatives(schema).any(|schema| has_type(schema, name))
 }
 
-/// How a flag or a variable gives a value of this schema.
+/// How a flag or a variable writes a value of this schema.
 pub(super) fn form(schema: &Value) -> Form {
     let items = schema.get("items");
     match items {

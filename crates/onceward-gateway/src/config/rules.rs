@@ -1,4 +1,4 @@
-//! How requests are treated: the keys that `[defaults]` and every `[[routes]]` share.
+//! The keys that `[defaults]` and every `[[routes]]` share.
 
 use onceward::Syntax;
 use onceward::event::Expiry;
@@ -10,8 +10,8 @@ use super::choice::Choice;
 use super::values::{MethodName, Size, Time};
 use crate::settings::LapseRule;
 
-/// One list of keys makes three types, so that none can be forgotten in one of them: `Defaults`, where each has a
-/// value; `Route`, where each may be left out; and `Rules`, which a route has after it inherited from the defaults.
+/// Generates three types from one list of keys, so that no type can lack one: `Defaults`, where each has a value; `Route`,
+/// where each may be left out; and `Rules`, a route's values after it inherited from the defaults.
 macro_rules! rules {
     ($($(#[doc = $doc:literal])+ $name:ident: $type:ty = $default:expr;)+) => {
         /// How every request is treated that no route says otherwise about.
@@ -36,7 +36,7 @@ macro_rules! rules {
             $($(#[doc = $doc])+ #[serde(default, skip_serializing_if = "Option::is_none")] pub $name: Option<$type>,)+
         }
 
-        /// What a route goes by.
+        /// The effective values of a route.
         #[derive(Debug, Clone)]
         pub(super) struct Rules {
             $(pub $name: $type,)+
@@ -50,23 +50,23 @@ macro_rules! rules {
         }
 
         impl Defaults {
-            /// What a request goes by that no route says anything about.
+            /// The effective values of requests that match no route.
             pub(super) fn rules(&self) -> Rules {
                 Rules { $($name: self.$name.clone(),)+ }
             }
         }
 
         impl Route {
-            /// What it says, and what it inherits.
+            /// Its own values, and those that it inherits.
             pub(super) fn rules(&self, defaults: &Defaults) -> Rules {
                 Rules { $($name: self.$name.clone().unwrap_or_else(|| defaults.$name.clone()),)+ }
             }
 
-            /// Which keys it says something about, `match` and `protect` apart.
-            pub(super) fn said(&self) -> Vec<&'static str> {
-                let mut said = Vec::new();
-                $(if self.$name.is_some() { said.push(stringify!($name)); })+
-                said
+            /// The keys that it sets, without `match` and `protect`.
+            pub(super) fn keys_set(&self) -> Vec<&'static str> {
+                let mut keys = Vec::new();
+                $(if self.$name.is_some() { keys.push(stringify!($name)); })+
+                keys
             }
         }
     };

@@ -1,5 +1,5 @@
-//! URLs: where requests go, where records are kept, what clients see. Only a store's may carry a password, which is never
-//! shown; and what is refused is not repeated, because it might have one.
+//! URLs of the upstream, the store, the cache and others. Only a store's may have a password, which is never printed. A URL that
+//! is refused is not repeated in the error, because it might have one.
 
 use std::fmt;
 
@@ -7,7 +7,7 @@ use http::Uri;
 use http::uri::PathAndQuery;
 use onceward_redis::{NotARedisUrl, RedisUrl};
 
-use super::text::{Text, text_value};
+use super::text_value::{TextValue, text_value};
 use crate::settings::{Scheme, StoreUrl};
 
 /// The API behind.
@@ -18,7 +18,7 @@ pub(super) struct UpstreamUrl {
     pub base_path: Option<PathAndQuery>,
 }
 
-impl Text for UpstreamUrl {
+impl TextValue for UpstreamUrl {
     const EXPECTED: &'static str = "a URL such as \"http://127.0.0.1:3000\" or \"https://api.example.com\"";
     const EXAMPLES: &'static [&'static str] = &["http://127.0.0.1:3000", "https://api.example.com/v1"];
 
@@ -47,7 +47,7 @@ text_value!(UpstreamUrl, "UpstreamUrl");
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Store(pub StoreUrl);
 
-impl Text for Store {
+impl TextValue for Store {
     const EXPECTED: &'static str = StoreUrl::EXPECTED;
     const EXAMPLES: &'static [&'static str] = StoreUrl::EXAMPLES;
 
@@ -68,7 +68,7 @@ text_value!(Store, "StoreUrl");
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct CacheUrl(pub RedisUrl);
 
-impl Text for CacheUrl {
+impl TextValue for CacheUrl {
     const EXPECTED: &'static str = "a URL such as \"redis://127.0.0.1:6379\"";
     const EXAMPLES: &'static [&'static str] = &["redis://127.0.0.1:6379", "rediss://cache.internal"];
 
@@ -89,7 +89,7 @@ text_value!(CacheUrl, "CacheUrl");
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct WebUrl(pub String);
 
-impl Text for WebUrl {
+impl TextValue for WebUrl {
     const EXPECTED: &'static str = "a URL such as \"https://api.example.com\", with a path or without";
     const EXAMPLES: &'static [&'static str] = &["https://api.example.com", "http://127.0.0.1:4318"];
 

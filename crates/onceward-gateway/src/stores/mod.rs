@@ -28,9 +28,9 @@ pub(crate) use self::check::check;
 /// A store that was opened, and is to be closed at the end.
 #[derive(Debug)]
 pub enum OpenStore {
-    /// Nothing of it survives.
+    /// In memory.
     Memory(Arc<MemoryStore>),
-    /// A file of this machine.
+    /// A file on this machine.
     Sqlite(SqliteStore),
     /// Tables that other gateways use too.
     Postgres(PostgresStore),
@@ -68,7 +68,7 @@ impl OpenStore {
         })
     }
 
-    /// What the engine uses.
+    /// The store for the engine.
     pub fn store(&self) -> Arc<dyn Store> {
         match self {
             Self::Memory(store) => store.clone(),
@@ -78,9 +78,9 @@ impl OpenStore {
         }
     }
 
-    /// The secret to open the engine with: the configured one, or the one that an embedded store keeps beside it. A new
-    /// embedded store gets one here; one that has lost its own is refused. One that others share is only ever used with a
-    /// configured one. `identity` has no secret yet.
+    /// The secret to open the engine with: the configured one, or the one that an embedded store keeps beside it. A new embedded
+    /// store gets one here; one that has lost its own is refused. A shared store is used only with a configured one. `identity`
+    /// has no secret yet.
     pub async fn secret(
         &self,
         configured: Option<&Secret>,
@@ -138,8 +138,8 @@ impl OpenStore {
     }
 }
 
-/// A sync has failed, so the disk may have lost what was acknowledged. The log writes each line before it goes on, so this one
-/// is not lost with the process.
+/// A sync has failed, so the disk may have lost acknowledged writes. The log is written synchronously, so this line is not lost
+/// with the process.
 fn stop_the_process(cause: &str) {
     tracing::error!(
         cause,

@@ -10,11 +10,11 @@ use onceward_sqlite::SqliteStore;
 
 use crate::settings::StoreUrl;
 
-/// What Redis takes for one value unless its `proto-max-bulk-len` says otherwise.
+/// The largest value of Redis at the default `proto-max-bulk-len`.
 const REDIS_VALUE_BYTES: usize = 512 << 20;
 
 impl StoreUrl {
-    /// Ends the sentence "it must be".
+    /// The expected form, after "it must be".
     pub const EXPECTED: &'static str =
         "\"sqlite:PATH\", \"postgres://USER@HOST/DATABASE\", \"redis://HOST\", or \"memory:\" for tests";
     /// Examples, for the schema.
@@ -26,7 +26,7 @@ impl StoreUrl {
         "memory:",
     ];
 
-    /// Reads it, or says what is wrong in words that end the sentence "it".
+    /// Parses it. The error ends a sentence that begins with "it".
     pub fn parse(text: &str) -> Result<Self, String> {
         let scheme = text.split(':').next().unwrap_or_default();
         match (scheme, text.strip_prefix("sqlite:"), text.strip_prefix("memory:")) {
@@ -126,7 +126,7 @@ impl fmt::Display for StoreUrl {
     }
 }
 
-/// `///var/x` and `/var/x` are one file; the shorter spelling is the one that is shown.
+/// `///var/x` and `/var/x` are one file; the shorter spelling is used.
 fn plain(path: &str) -> PathBuf {
     match path.strip_prefix("//") {
         Some(rest) => PathBuf::from(rest),

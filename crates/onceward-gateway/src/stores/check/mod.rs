@@ -34,7 +34,7 @@ pub(crate) async fn check(settings: &Settings, report: &mut Report) {
     }
 }
 
-/// Where a store keeps its identity; asked for only to tell whether it has one.
+/// The record of a store's identity; it is read to find out whether the store has one.
 const IDENTITY: RecordId = RecordId::from_bytes([0; 16]);
 
 /// Whether the store knows the identity that it would be opened with.
@@ -44,7 +44,7 @@ enum Recognised {
     New,
     /// It does.
     Known,
-    /// It does not, or cannot be asked. An error was reported.
+    /// It does not, or could not be read. An error was reported.
     Refused,
 }
 
@@ -66,7 +66,7 @@ async fn contents(
         if let Some(outdated) = settings.scope.outdated() {
             report.say(Level::Error, "scope", outdated.to_string());
         }
-        // An engine would now write its identity, and a check must change nothing.
+        // Opening an engine would write its identity, and a check must change nothing.
         report.say(Level::Ok, "identity", "the store is new, and takes this one at the first start");
         return Recognised::New;
     }
@@ -110,7 +110,7 @@ fn record_format(noted: RecordFormat, settings: &Settings, report: &mut Report) 
     }
 }
 
-/// Recognises the identity, and tells the format that the store notes.
+/// Opens an engine on the store, which verifies the identity, and returns the store's record format.
 async fn identity(
     store: Arc<dyn Store>,
     settings: &Settings,

@@ -46,7 +46,7 @@ pub(super) async fn redis(url: &RedisUrl, settings: &Settings, report: &mut Repo
     }
 }
 
-/// Only a warning: a gateway without its cache is slower, and no less right.
+/// Only warnings: a gateway without its cache is slower, and still correct.
 pub(super) async fn cache(url: &RedisUrl, report: &mut Report) {
     match onceward_redis::examine(url).await {
         Ok(_) => report.say(Level::Ok, "cache", format!("{url} can be used")),

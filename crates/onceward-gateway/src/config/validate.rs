@@ -1,4 +1,4 @@
-//! Turns a document that could be read into settings that make sense, or tells everything that does not.
+//! Validates the document as a whole and turns it into settings, or reports every problem.
 
 use std::collections::BTreeMap;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
@@ -14,7 +14,7 @@ use super::urls::UpstreamUrl;
 use super::values::{ScopePart, Time};
 use crate::settings::{Admin, Forwarding, Limits, Scheme, Settings, Telemetry, Tls, Token, Upstream};
 
-/// Collects what is wrong, each with the origin of the value it concerns.
+/// Collects the problems, each with the origin of the value that it concerns.
 pub(super) struct Findings<'a> {
     tree: &'a Node,
     problems: Vec<Problem>,
@@ -25,24 +25,24 @@ impl<'a> Findings<'a> {
         Self { tree, problems: Vec::new() }
     }
 
-    /// Something is wrong with the value at a path.
+    /// Adds a problem with the value at a path.
     pub(super) fn at(&mut self, path: &Path, text: String) {
         self.problems.push(Problem { origin: self.tree.origin_of(path), text });
     }
 
-    /// Something is wrong with the combination of two values: the one that somebody wrote is pointed at.
+    /// Adds a problem with the combination of two values. Its origin is the value that was written, not the default.
     pub(super) fn at_either(&mut self, first: &Path, second: &Path, text: String) {
         let origin = self.tree.origin_of(first).max(self.tree.origin_of(second));
         self.problems.push(Problem { origin, text });
     }
 
-    /// Whether a key was given at all, be it by a default.
+    /// Whether a key is set, also by a default.
     pub(super) fn has(&self, path: &Path) -> bool {
         self.tree.get(path).is_some()
     }
 }
 
-/// Said where there is no scope.
+/// The error for a missing scope.
 pub(super) const NO_SCOPE: &str = "`scope` is missing. It says what makes a tenant: two requests with the same key are the same operation only within \
 one scope. There is no default, because only you know. Choose, in the file or as a flag:
     scope = [\"authorization\"]    --scope authorization    each API key in Authorization: Basic, or Bearer with a token that stays the same
@@ -51,7 +51,7 @@ one scope. There is no default, because only you know. Choose, in the file or as
     scope = [\"fixed:everyone\"]   --scope fixed:everyone   all callers share one: whoever knows a key and its payload gets the answer
   Several together are one scope. (jwt:CLAIM and auth:NAME follow in a later version.)";
 
-/// The settings, if nothing is wrong.
+/// The settings, if there is no problem.
 pub(super) fn settings(
     document: &Document,
     tree: &Node,
@@ -59,7 +59,7 @@ pub(super) fn settings(
 ) -> Result<Settings, ConfigErrors> {
     let mut findings = Findings::new(tree);
     let parts: Vec<String> = document.scope.iter().map(ToString::to_string).collect();
-    // Whether a new store is refused them is decided where the store is opened.
+    // Some of these rules are refused for a new store, which is known only when the store is opened.
     let scope = ScopeRules::parse_used(parts.iter().map(String::as_str));
     unverified(document, &mut findings);
     identity(document, &mut findings);
@@ -108,7 +108,7 @@ pub(super) fn settings(
     })
 }
 
-/// Tells about each part that nothing verifies. The library refuses them too, but knows no lines of a file.
+/// Reports each part of the scope that nothing verifies. The library refuses them too, but without the line of the file.
 fn unverified(document: &Document, findings: &mut Findings<'_>) {
     if document.scope_verified {
         return;
@@ -173,7 +173,7 @@ fn listeners(document: &Document, findings: &mut Findings<'_>) {
     }
 }
 
-/// Where an upstream is, as far as its name tells.
+/// The addresses of an upstream, as far as they are known without DNS.
 fn addresses(upstream: &UpstreamUrl) -> Vec<SocketAddr> {
     let host = upstream.authority.host().trim_start_matches('[').trim_end_matches(']');
     let port = upstream.authority.port_u16().unwrap_or(match upstream.scheme {
@@ -187,15 +187,15 @@ fn addresses(upstream: &UpstreamUrl) -> Vec<SocketAddr> {
     ips.into_iter().map(|ip| SocketAddr::new(ip, port)).collect()
 }
 
-/// Whether an address leads to a listener. One that listens on every address has this machine's own among them; which others
-/// are this machine's, nobody can tell from here: the same port elsewhere is somebody else.
+/// Whether an address reaches a listener. A listener on every address is reached on loopback; which other addresses are this
+/// machine's is not known here, and the same port of another machine is a different service.
 fn is_at(listener: SocketAddr, address: SocketAddr) -> bool {
     let everywhere = listener.ip().is_unspecified() && listener.is_ipv4() == address.is_ipv4();
     let own = everywhere && (address.ip().is_loopback() || address.ip().is_unspecified());
     listener.port() == address.port() && (own || listener.ip() == address.ip())
 }
 
-/// Whether two listeners would ask for the same port. Port 0 is another one each time.
+/// Whether two listeners would bind the same port. Port 0 is a different one each time.
 fn overlap(first: SocketAddr, second: SocketAddr) -> bool {
     let everywhere = first.ip().is_unspecified() || second.ip().is_unspecified();
     first.port() != 0 && first.port() == second.port() && (everywhere || first.ip() == second.ip())
