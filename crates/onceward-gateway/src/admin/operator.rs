@@ -65,7 +65,7 @@ pub(super) async fn resolve(
         Ok(None) => return Err(Problem::NotFound { id: operation }),
         Err(EngineError::Store(StoreError::Unreadable { .. })) if operation.opened().is_some() => {
             return Err(Problem::Invalid(format!(
-                "the record cannot be read, so that nothing says which window it is about: resolve it as {id}"
+                "the record cannot be read, so that its window is not known: resolve it as {id}"
             )));
         }
         Err(EngineError::Store(StoreError::Unreadable { version, .. })) => version,

@@ -25,7 +25,7 @@ pub(super) enum Problem {
     NoSuchPath,
     /// The path does not take this method.
     NoSuchMethod,
-    /// The request cannot be understood; the words say what to change.
+    /// The request cannot be understood; the text has what to change.
     Invalid(String),
     /// The request's body is too large.
     TooLarge { limit: usize },
@@ -76,7 +76,7 @@ impl Problem {
                 StatusCode::UNAUTHORIZED,
                 "token_missing",
                 "This needs a token",
-                "Send `Authorization: Bearer TOKEN`. Every change needs one, and so do stored bodies. Other looks need none over \
+                "Send `Authorization: Bearer TOKEN`. Every change needs one, and so do stored bodies. Other reads need none over \
                  loopback, where `admin.listen` is on loopback too.".to_owned(),
             ),
             Self::TokenWrong => answer(
@@ -101,7 +101,7 @@ impl Problem {
                 StatusCode::METHOD_NOT_ALLOWED,
                 "method_not_allowed",
                 "This path does not take that method",
-                "Look with GET, change with POST.".to_owned(),
+                "Read with GET, change with POST.".to_owned(),
             ),
             Self::Invalid(why) => {
                 answer(StatusCode::BAD_REQUEST, "request_invalid", "The request cannot be understood", why.clone())
@@ -122,7 +122,7 @@ impl Problem {
                 StatusCode::NOT_FOUND,
                 "operation_not_found",
                 "There is no such operation",
-                format!("{asked} names another window of this key than the one that stands there now, {stands}. Look at that one before you change it."),
+                format!("{asked} names another window of this key than the one that stands there now, {stands}. Read that one before you change it."),
             ),
             Self::Fenced { id } => answer(
                 StatusCode::CONFLICT,
@@ -146,7 +146,7 @@ impl Problem {
                     "conflict",
                     "The operation is not, or no longer, where this can be done",
                     format!(
-                        "You sent version {sent} of {id}, and its version is {}: look at it again, and send the version as it is \
+                        "You sent version {sent} of {id}, and its version is {}: read it again, and send the version as it is \
                          shown, in quotes.",
                         found.as_number()
                     ),
@@ -253,7 +253,7 @@ fn instead(action: Action, state: &State) -> &'static str {
         }
         (Action::Expire, State::Unknown { .. }) => "resolve it first",
         (Action::Resolve, State::Unknown { .. }) => {
-            "it became unknown again meanwhile; look at it again, and decide about that"
+            "it became unknown again meanwhile; read it again, and decide about that"
         }
         (Action::Resolve, State::Completed { .. }) => {
             "it is decided, and its answer is replayed; nothing is left to resolve"
@@ -266,7 +266,7 @@ fn instead(action: Action, state: &State) -> &'static str {
         }
         (Action::Expire, State::Expired { .. }) => "its window is over already",
         (Action::Expire, State::Completed { .. } | State::FailedRetryable { .. }) => {
-            "it was changed meanwhile; look at it again"
+            "it was changed meanwhile; read it again"
         }
     }
 }

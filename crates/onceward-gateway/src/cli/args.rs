@@ -36,7 +36,7 @@ pub fn command() -> Command {
         .subcommand(Command::new("demo").about("Show what it does, with an API of its own"))
         .subcommand(configured(
             Command::new("check")
-                .about("Look at configuration, store, clock and upstream, and say what to fix")
+                .about("Check configuration, store, clock and upstream, and print what to fix")
                 .arg(switch(JSON, "Print the findings as JSON")),
         ))
         .subcommand(configured(
@@ -53,7 +53,7 @@ pub fn command() -> Command {
             &["store"],
         ))
         .subcommand(
-            Command::new("store").about("Look after the store").subcommand_required(true).subcommand(with_keys(
+            Command::new("store").about("Maintain the store").subcommand_required(true).subcommand(with_keys(
                 Command::new("accept-loss")
                     .about("Let a Redis store answer again that has lost its keys: retries of lost keys execute again")
                     .arg(switch(JSON, "Print what was done as JSON")),

@@ -97,7 +97,7 @@ fn scope(document: &Document, say: &mut impl FnMut(&Path, String)) {
         match part {
             ScopeRule::Authorization | ScopeRule::BasicUser if lacks_secret(document) => {
                 let text = format!(
-                    "`scope` = \"{part}\" without a `secret`: whoever can read the store can test guesses about who its \
+                    "`scope` = \"{part}\" without a `secret`: a reader of the store can test guesses about who its \
                      callers are; give a secret before the first start, because it cannot change later"
                 );
                 say(&path, text);

@@ -55,7 +55,7 @@ pub(super) struct Document {
     pub public_url: Option<WebUrl>,
     /// Where operators come in, and who may do what.
     pub admin: Admin,
-    /// How every request is treated that no route says otherwise about.
+    /// How requests are treated, except where a route differs.
     pub defaults: Defaults,
     /// What differs from the defaults, by method and path. The first match wins.
     #[serde(skip_serializing_if = "Vec::is_empty")]

@@ -14,7 +14,7 @@ use crate::settings::LapseRule;
 /// where each may be left out; and `Rules`, a route's values after it inherited from the defaults.
 macro_rules! rules {
     ($($(#[doc = $doc:literal])+ $name:ident: $type:ty = $default:expr;)+) => {
-        /// How every request is treated that no route says otherwise about.
+        /// How requests are treated, except where a route differs.
         #[derive(Debug, Clone, Serialize, Deserialize, JsonSchema)]
         #[serde(deny_unknown_fields, default)]
         pub(super) struct Defaults {
@@ -85,7 +85,7 @@ rules! {
     flavor: Choice<Flavor> = |policy: &Policy| Choice(policy.flavor);
     /// What a retry gets while the first request runs: 409 (`conflict`), a wait and then the answer (`wait`), or 202 and where to ask (`accepted`).
     in_progress: Choice<InProgress> = |policy: &Policy| Choice(policy.in_progress);
-    /// How long a caller may wait for somebody else's execution: always with `in_progress = "wait"`, else if it asks to.
+    /// How long a caller may wait for another caller's execution: always with `in_progress = "wait"`, else if it asks to.
     wait: Time = |policy: &Policy| Time(policy.wait);
     /// After this long the outcome counts as unknown. What the upstream still answers is accepted.
     timeout: Time = |policy: &Policy| Time(policy.timeout);
@@ -103,7 +103,7 @@ rules! {
     store_down: Choice<StoreDown> = |policy: &Policy| Choice(policy.store_down);
     /// Statuses of the upstream that prove that nothing was done.
     retryable: Vec<u16> = |policy: &Policy| policy.retryable.clone();
-    /// Statuses of the upstream after which nobody can be sure.
+    /// Statuses of the upstream that leave the outcome unknown.
     unknown: Vec<u16> = |policy: &Policy| policy.unknown.clone();
     /// Bytes of a keyed request's body. It is held in memory until it is answered.
     max_request_body: Size = |policy: &Policy| Size(policy.max_request_body as u64);
@@ -113,7 +113,7 @@ rules! {
     close_delimited: Choice<CloseDelimited> = |policy: &Policy| Choice(policy.close_delimited);
     /// What makes two requests the same beside method, path, query and body.
     fingerprint: Fingerprint = |_: &Policy| Fingerprint::default();
-    /// Stored with every reply, so that a new release can tell an old reply.
+    /// Stored with every reply, so that a new release can recognise an old reply.
     response_version: u32 = |policy: &Policy| policy.response_version;
     /// Whether `Set-Cookie` is stored and replayed (`allow`), or dropped from everything but the first answer (`drop`).
     set_cookie: Choice<SetCookie> = |policy: &Policy| Choice(policy.set_cookie);

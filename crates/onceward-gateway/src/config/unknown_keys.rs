@@ -12,7 +12,7 @@ pub(super) const LATER: [(&str, &str); 3] = [
         "auth_url",
         "let a proxy in front authorise and set a header, and use scope = [\"header:NAME\"] with scope_verified = true",
     ),
-    ("webhooks", "let whoever receives the webhook resolve the operation through the operations API"),
+    ("webhooks", "let the receiver of the webhook resolve the operation through the operations API"),
     ("routes.reconcile", "operations of unknown outcome wait for a verdict through the operations API"),
 ];
 

@@ -48,7 +48,7 @@ one scope. There is no default, because only you know. Choose, in the file or as
     scope = [\"authorization\"]    --scope authorization    each API key in Authorization: Basic, or Bearer with a token that stays the same
     scope = [\"header:X-Tenant\"]  --scope header:X-Tenant  each value of a header, which a proxy in front sets: needs scope_verified = true
     scope = [\"basic:user\"]       --scope basic:user       each user of HTTP Basic, whom a proxy in front verifies: needs scope_verified = true
-    scope = [\"fixed:everyone\"]   --scope fixed:everyone   all callers share one: whoever knows a key and its payload gets the answer
+    scope = [\"fixed:everyone\"]   --scope fixed:everyone   all callers share one: a caller that knows a key and its payload gets the answer
   Several together are one scope. (jwt:CLAIM and auth:NAME follow in a later version.)";
 
 /// The settings, if there is no problem.
@@ -120,7 +120,7 @@ fn unverified(document: &Document, findings: &mut Findings<'_>) {
                 format!("authenticates every caller and sets {name}, or removes it"),
             ),
             ScopeRule::BasicUser => (
-                "does not look at the password, so that a wrong one would get the stored answers of the right one, and could \
+                "does not verify the password, so that a wrong one would get the stored answers of the right one, and could \
                  occupy its keys",
                 "checks every password".to_owned(),
             ),
@@ -312,7 +312,7 @@ fn limits(document: &Document, findings: &mut Findings<'_>) -> Limits {
         ("response_timeout", given.response_timeout),
     ] {
         if value.is_zero() {
-            let text = format!("`limits.{name}` is 0, so nobody could be in time: write at least \"1s\"");
+            let text = format!("`limits.{name}` is 0, so no request could be in time: write at least \"1s\"");
             findings.at(&path(name), text);
         }
     }

@@ -23,8 +23,7 @@ pub(super) async fn check(path: &Path, settings: &Settings, report: &mut Report)
     let store = match opened.await {
         Ok(Ok(store)) => store,
         Ok(Err(error @ OpenError::InUse { .. })) => {
-            let text =
-                format!("{error}. If that is this gateway, all is well; what is in it was not looked at");
+            let text = format!("{error}. If that is this gateway, all is well; its content was not checked");
             return report.say(Level::Warning, "store", text);
         }
         Ok(Err(error)) => return report.say(Level::Error, "store", error.to_string()),

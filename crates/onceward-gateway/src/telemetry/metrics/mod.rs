@@ -18,7 +18,7 @@ use onceward::http::How;
 use onceward::store::Store;
 use onceward::{Engine, Observation, Observer, RecordId};
 use opentelemetry::KeyValue;
-use opentelemetry::metrics::{Meter, MeterProvider as _};
+use opentelemetry::metrics::{AsyncInstrument, Meter, MeterProvider as _};
 use opentelemetry_sdk::metrics::SdkMeterProvider;
 use prometheus::{Histogram, HistogramOpts, HistogramVec, Registry, TextEncoder};
 
@@ -273,44 +273,36 @@ impl Routes {
 }
 
 impl Instruments {
-    /// Registers everything that is read when metrics are scraped. Callbacks hold this weakly, because it holds them.
+    /// Registers everything that is read when metrics are scraped.
     fn instrument(self: &Arc<Self>, meter: &Meter) {
         for (counter, name, help) in COUNTERS {
-            let instruments = Arc::downgrade(self);
             meter
                 .u64_observable_counter(name)
                 .with_description(help)
-                .with_callback(move |seen| {
-                    let Some(instruments) = instruments.upgrade() else { return };
-                    for (counts, label) in instruments.counts.iter().zip(&instruments.routes.labels) {
-                        seen.observe(counts[counter as usize].load(Ordering::Relaxed), label);
+                .with_callback(self.on_scrape(move |all, scrape| {
+                    for (counts, label) in all.counts.iter().zip(&all.routes.labels) {
+                        scrape.observe(counts[counter as usize].load(Ordering::Relaxed), label);
                     }
-                })
+                }))
                 .build();
         }
         for (name, help, read) in backlog::GAUGES {
-            let instruments = Arc::downgrade(self);
             meter
                 .f64_observable_gauge(name)
                 .with_description(help)
-                .with_callback(move |seen| {
-                    let Some(instruments) = instruments.upgrade() else { return };
-                    for (value, label) in
-                        instruments.backlog.read(read).into_iter().zip(&instruments.routes.labels)
-                    {
-                        seen.observe(value, label);
+                .with_callback(self.on_scrape(move |all, scrape| {
+                    for (value, label) in all.backlog.read(read).into_iter().zip(&all.routes.labels) {
+                        scrape.observe(value, label);
                     }
-                })
+                }))
                 .build();
         }
-        let instruments = Arc::downgrade(self);
         meter
             .i64_observable_gauge("api_idempotency_in_flight")
             .with_description("Requests that are being answered")
-            .with_callback(move |seen| {
-                let Some(instruments) = instruments.upgrade() else { return };
-                seen.observe(instruments.in_flight.load(Ordering::Relaxed), &[]);
-            })
+            .with_callback(
+                self.on_scrape(|all, scrape| scrape.observe(all.in_flight.load(Ordering::Relaxed), &[])),
+            )
             .build();
         self.instrument_batches(meter);
     }
@@ -318,34 +310,47 @@ impl Instruments {
     fn instrument_batches(self: &Arc<Self>, meter: &Meter) {
         type Read = fn(Batches) -> u64;
         let counters: [(&str, &str, Read); 3] = [
-            ("api_idempotency_store_batches", "Commits of the store", |seen| seen.batches),
-            ("api_idempotency_store_writes", "Writes that the store's commits answered", |seen| seen.writes),
-            ("api_idempotency_store_statements", "Statements that were sent to the store's server", |seen| {
-                seen.statements
+            ("api_idempotency_store_batches", "Commits of the store", |batches| batches.batches),
+            ("api_idempotency_store_writes", "Writes that the store's commits answered", |batches| {
+                batches.writes
             }),
+            (
+                "api_idempotency_store_statements",
+                "Statements that were sent to the store's server",
+                |batches| batches.statements,
+            ),
         ];
         for (name, help, read) in counters {
-            let instruments = Arc::downgrade(self);
             meter
                 .u64_observable_counter(name)
                 .with_description(help)
-                .with_callback(move |seen| {
-                    let Some(instruments) = instruments.upgrade() else { return };
-                    seen.observe(read(instruments.read_batches()), &[]);
-                })
+                .with_callback(
+                    self.on_scrape(move |all, scrape| scrape.observe(read(all.read_batches()), &[])),
+                )
                 .build();
         }
-        let instruments = Arc::downgrade(self);
         meter
             .f64_observable_gauge("api_idempotency_batch_size")
             .with_description("Writes in one commit of the store, on average since the start")
-            .with_callback(move |seen| {
-                let Some(instruments) = instruments.upgrade() else { return };
-                let Batches { batches, writes, .. } = instruments.read_batches();
-                // Before the first commit there is no average, and a gauge has no better word for it.
-                seen.observe(writes as f64 / batches.max(1) as f64, &[]);
-            })
+            .with_callback(self.on_scrape(|all, scrape| {
+                let Batches { batches, writes, .. } = all.read_batches();
+                // Before the first commit there is no average, and the gauge shows 0.
+                scrape.observe(writes as f64 / batches.max(1) as f64, &[]);
+            }))
             .build();
+    }
+
+    /// A callback that holds the instruments weakly, because they hold the callback.
+    fn on_scrape<T>(
+        self: &Arc<Self>,
+        observe: impl Fn(&Self, &dyn AsyncInstrument<T>) + Send + Sync + 'static,
+    ) -> impl Fn(&dyn AsyncInstrument<T>) + Send + Sync + 'static {
+        let instruments = Arc::downgrade(self);
+        move |scrape| {
+            if let Some(instruments) = instruments.upgrade() {
+                observe(&instruments, scrape);
+            }
+        }
     }
 
     fn read_batches(&self) -> Batches {
