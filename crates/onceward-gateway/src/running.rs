@@ -114,7 +114,7 @@ impl Running {
         }
         let engine = Engine::open(metrics.measured(store.store()), identity, options)
             .await
-            .map_err(|error| open_error(error, &settings))?;
+            .map_err(|error| open_error(error, &settings, &store))?;
         if let Some(warning) = store.secret_warning(secret.as_ref()) {
             tracing::warn!("{warning}");
         }
@@ -223,10 +223,10 @@ fn warn_of_expiry(certificate: &Certificate) {
 }
 
 /// Adds to the engine's error what only the gateway knows: the flag that accepts a change, and where the secret lies.
-fn open_error(error: OpenError, settings: &Settings) -> Failure {
+fn open_error(error: OpenError, settings: &Settings, store: &OpenStore) -> Failure {
     match &error {
         OpenError::Identity(IdentityRefused::Changed { .. }) => {
-            let advice = settings.store.secret_advice(settings.secret.as_ref());
+            let advice = store.secret_advice(settings.secret.as_ref());
             format!("{error} (`onceward serve --accept-identity-change`){advice}").into()
         }
         OpenError::Identity(IdentityRefused::NewNamespace { .. }) => {

@@ -118,6 +118,15 @@ impl OpenStore {
         }
     }
 
+    /// What may be wrong with the secret of a store that was used under another identity, to be added to that error. Empty where
+    /// the secret is not the reason.
+    pub fn secret_advice(&self, configured: Option<&Secret>) -> String {
+        match self {
+            Self::Sqlite(store) => secret_advice(configured, store.path()),
+            Self::Memory(_) | Self::Postgres(_) | Self::Redis(_) => String::new(),
+        }
+    }
+
     /// A warning about an embedded store that is used without a secret.
     pub fn secret_warning(&self, secret: Option<&Secret>) -> Option<&'static str> {
         match (self, secret) {
@@ -164,6 +173,23 @@ pub async fn outdated_scope(
              change it when you begin a new store"
         )),
         Recognition::New | Recognition::Other => Err(outdated.to_string().into()),
+    }
+}
+
+fn secret_advice(configured: Option<&Secret>, store: &Path) -> String {
+    let path = SqliteStore::secret_path(store);
+    let name = path.display();
+    match (configured, path.exists()) {
+        (None, true) => format!(
+            ". The secret in {name} was used: if that file is another store's, put this store's own back, or move it away if \
+             the store was used without a secret"
+        ),
+        (Some(_), true) => format!(
+            ". The configured `secret` was used and not the one in {name}: if the store was used with that, remove `secret` from \
+             the configuration"
+        ),
+        // Without either, the secret is missing, and nothing was opened.
+        (Some(_) | None, false) => String::new(),
     }
 }
 

@@ -3,10 +3,9 @@
 use std::fmt;
 use std::path::{Path, PathBuf};
 
-use onceward::{RecordFormat, Secret};
+use onceward::RecordFormat;
 use onceward_postgres::PostgresUrl;
 use onceward_redis::NotARedisUrl;
-use onceward_sqlite::SqliteStore;
 
 use crate::settings::StoreUrl;
 
@@ -91,26 +90,6 @@ impl StoreUrl {
     /// older version, which cannot read the newest format, so there the operator decides. Other stores get the newest.
     pub(crate) fn record_format(&self, chosen: Option<RecordFormat>) -> Option<RecordFormat> {
         if self.is_shared() { chosen } else { chosen.or(Some(RecordFormat::Two)) }
-    }
-
-    /// What may be wrong with the secret of an embedded store that was used under another identity. It is added to that
-    /// sentence, and empty where the secret is not the reason.
-    pub(crate) fn secret_advice(&self, configured: Option<&Secret>) -> String {
-        let Some(store) = self.file() else { return String::new() };
-        let path = SqliteStore::secret_path(store);
-        let name = path.display();
-        match (configured, path.exists()) {
-            (None, true) => format!(
-                ". The secret in {name} was used: if that file is another store's, put this store's own back, or move it away if \
-                 the store was used without a secret"
-            ),
-            (Some(_), true) => format!(
-                ". The configured `secret` was used and not the one in {name}: if the store was used with that, remove `secret` from \
-                 the configuration"
-            ),
-            // Without either, the secret is missing, and nothing was opened.
-            (Some(_) | None, false) => String::new(),
-        }
     }
 }
 

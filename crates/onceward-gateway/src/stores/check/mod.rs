@@ -13,6 +13,7 @@ use onceward::{
     RecordId, Secret, SystemClock, Timestamp,
 };
 
+use super::secret_advice;
 use crate::Failure;
 use crate::check::{Level, Report};
 use crate::settings::{Settings, StoreUrl};
@@ -89,8 +90,8 @@ async fn contents(
             let changed = error
                 .downcast_ref::<OpenError>()
                 .is_some_and(|error| matches!(error, OpenError::Identity(IdentityRefused::Changed { .. })));
-            let advice =
-                if changed { settings.store.secret_advice(settings.secret.as_ref()) } else { String::new() };
+            let file = settings.store.file().filter(|_| changed);
+            let advice = file.map(|file| secret_advice(settings.secret.as_ref(), file)).unwrap_or_default();
             report.say(Level::Error, "identity", format!("{error}{advice}"));
             Recognised::Refused
         }
