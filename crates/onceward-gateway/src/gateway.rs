@@ -10,14 +10,12 @@ use std::sync::Arc;
 use std::task::{Context, Poll, ready};
 
 use arc_swap::ArcSwap;
-use bytes::Bytes;
-use http::header::{CACHE_CONTROL, CONTENT_TYPE, RETRY_AFTER};
+use http::header::RETRY_AFTER;
 use http::{HeaderValue, Request, Response, StatusCode};
 use onceward::http::{
-    Body, Failure, Handled, How, Idempotency, IdempotencyLayer, OnError, ResponseFuture, header,
+    Body, Failure, Handled, How, Idempotency, IdempotencyLayer, OnError, ProblemJson, ResponseFuture, header,
 };
 use onceward::time::{Instant, instant};
-use serde_json::json;
 use tower_layer::Layer as _;
 use tower_service::Service;
 
@@ -249,18 +247,12 @@ fn failed(error: &ProxyError, asked: Option<&Asked>) -> Response<ResponseBody> {
             "The service may have acted on it, and nothing is remembered of it here: find out before it is sent again."
         }
     };
-    let body = json!({
-        "type": "about:blank",
-        "title": title,
-        "status": status.as_u16(),
-        "detail": detail,
-        "code": code,
-    });
-    let mut response = Response::new(ResponseBody::from(Bytes::from(body.to_string())));
-    *response.status_mut() = status;
+    let members =
+        [("type", "about:blank"), ("code", code)].map(|(name, value)| (name.to_owned(), value.into()));
+    let problem =
+        ProblemJson { status, title, detail: detail.to_owned(), members: members.into_iter().collect() };
+    let mut response = problem.response().map(ResponseBody::from);
     let headers = response.headers_mut();
-    headers.insert(CONTENT_TYPE, HeaderValue::from_static("application/problem+json"));
-    headers.insert(CACHE_CONTROL, HeaderValue::from_static("no-store"));
     if failure == Failure::NotExecuted {
         // For an outer Onceward whose client did send a key.
         headers.insert(header::OUTCOME, HeaderValue::from_static("retryable"));

@@ -1,6 +1,7 @@
 //! The gateway: the layer around a proxy service, and what it takes to run one.
 
 pub mod admin;
+mod check;
 pub mod cli;
 pub mod client_address;
 pub mod config;
@@ -17,5 +18,5 @@ pub mod stores;
 pub mod telemetry;
 pub mod tls_roots;
 
-/// Whatever stops a command, in a sentence.
+/// The error that ends a command, as a sentence.
 pub type Failure = Box<dyn std::error::Error + Send + Sync>;

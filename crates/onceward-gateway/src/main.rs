@@ -2,8 +2,8 @@
 
 use std::process::ExitCode;
 
-/// A request allocates a few dozen times, on whichever thread it is at the moment. The system's allocator took a tenth of
-/// the time for that, and kept memory that was freed elsewhere.
+/// A request allocates a few dozen times, and on several threads. The system's allocator took a tenth of the time for that, and
+/// kept memory that another thread had freed.
 #[global_allocator]
 static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 

@@ -1,4 +1,4 @@
-//! A gateway that runs: everything that `serve` and `demo` start, reload and stop.
+//! A running gateway: everything that `serve` and `demo` start, reload and stop.
 
 mod reload;
 
@@ -26,18 +26,18 @@ use crate::front::{Ended, Front};
 use crate::gateway::Gateway;
 use crate::proxy::Proxy;
 use crate::settings::Settings;
-use crate::stores::{self, Opened};
+use crate::stores::{self, OpenStore};
 use crate::telemetry::metrics::Metrics;
 use crate::telemetry::traces::Tracer;
 
-/// The least that the body of a keyed request may take as a whole. `body_timeout` is about its pauses; this ends whoever
-/// sends a byte now and then.
+/// The shortest limit for the whole body of a keyed request. `body_timeout` limits its pauses; this limits a client that sends a
+/// byte now and then.
 const WHOLE_BODY: Duration = Duration::from_secs(60);
 
-/// How long an answer may come after its timeout and still count. Meanwhile it holds a connection to the upstream, and an
-/// upstream that hangs must not hold them all for long.
+/// How long after its timeout an answer is still accepted. Meanwhile it holds a connection to the upstream, and an upstream that
+/// hangs must not hold all of them for long.
 const LINGER: Duration = Duration::from_secs(30);
-/// Answers that only have to be written after the last work has ended.
+/// The time to write the last answers after the last work has ended.
 const LAST_ANSWERS: Duration = Duration::from_secs(2);
 
 /// A gateway that takes requests.
@@ -48,16 +48,16 @@ pub struct Running {
     /// Where operators come in.
     pub admin: SocketAddr,
     settings: Settings,
-    /// The configured one, or the one beside the store.
+    /// The configured secret, or the one beside the store.
     secret: Option<Secret>,
     engine: Engine,
-    store: Opened,
+    store: OpenStore,
     gateway: Gateway,
     certificate: Option<tls::CurrentCertificate>,
     tokens: Arc<ArcSwap<Tokens>>,
     tracer: Tracer,
     readiness: Readiness,
-    /// Ends the listeners, each when its turn comes.
+    /// Tells each listener when to end.
     stage: watch::Sender<Stage>,
     front: JoinHandle<Ended>,
     operators: JoinHandle<()>,
@@ -73,23 +73,23 @@ enum Stage {
 }
 
 impl Running {
-    /// Opens the store, starts both listeners, and takes requests. `observers` hear of everything that the engine does.
+    /// Opens the store and starts both listeners. `observers` get every observation of the engine.
     pub async fn start(
         settings: Settings,
         identity_change: IdentityChange,
         observers: Vec<Arc<dyn Observer>>,
     ) -> Result<Self, Failure> {
-        // What can be wrong is found before anything is touched.
+        // Errors are found before the store is opened.
         let proxy = Proxy::new(&settings.upstream, &settings.forwarding, &settings.limits)?;
         let certificate = settings.tls.as_ref().map(Certificate::load).transpose()?;
-        certificate.iter().for_each(warn_of);
+        certificate.iter().for_each(warn_of_expiry);
         let certificate: Option<tls::CurrentCertificate> =
             certificate.map(|certificate| Arc::new(ArcSwap::from_pointee(certificate)));
         let tracer = Tracer::start(&settings.telemetry)?;
         let metrics = Metrics::new(settings.routes.names())?;
         let listener = listen("listen", settings.listen).await?;
         let operators = listen("admin.listen", settings.admin.listen).await?;
-        let store = Opened::open(&settings.store).await?;
+        let store = OpenStore::open(&settings.store).await?;
         store.measure(&metrics);
         let tokens = Arc::new(ArcSwap::from_pointee(Tokens::of(&settings)?));
 
@@ -99,24 +99,24 @@ impl Running {
         if let Some(outdated) = settings.scope.outdated() {
             tracing::warn!("{}", stores::outdated_scope(&*store.store(), &identity, &outdated).await?);
         }
-        let mut all = observers;
-        all.push(metrics.observer());
+        let mut observers = observers;
+        observers.push(metrics.observer());
         let mut options = EngineOptions::new()?
             .identity_change(identity_change)
-            .observer(Arc::new(All(all)))
+            .observer(Arc::new(EachOf(observers)))
             .sweeping(store.sweeping(settings.expiry))
             .limits(engine_limits(&settings));
         if let Some(cache) = stores::cache(&settings).await {
             options = options.shared_cache(cache);
         }
-        if let Some(format) = store.record_format(settings.record_format) {
+        if let Some(format) = settings.store.record_format(settings.record_format) {
             options = options.record_format(format);
         }
         let engine = Engine::open(metrics.measured(store.store()), identity, options)
             .await
-            .map_err(|error| unopened(error, &settings, &store))?;
-        if let (None, Opened::Sqlite(_)) = (&secret, &store) {
-            tracing::warn!("{}", stores::USED_WITHOUT_SECRET);
+            .map_err(|error| open_error(error, &settings, &store))?;
+        if let Some(warning) = store.secret_warning(secret.as_ref()) {
+            tracing::warn!("{warning}");
         }
         if engine.record_format() < RecordFormat::Two {
             tracing::warn!(
@@ -163,15 +163,15 @@ impl Running {
         })
     }
 
-    /// Stops: fails readiness first, then takes no new work, lets what runs end within the drain time, and settles the
-    /// rest explicitly. Operators can look until the very end.
+    /// Stops: fails readiness first, then takes no new work, waits for running work within the drain time, and settles the rest
+    /// as unknown. The admin listener ends last.
     pub async fn stop(mut self) {
         let (drain, begun) = (self.settings.limits.drain, instant());
         self.readiness.draining();
         self.stage.send_replace(Stage::Draining);
-        // What still runs when the time is over is settled as unknown, and its clients are told so.
+        // Work that still runs after that time is settled as unknown, and its clients get that answer.
         self.engine.shut_down(drain).await;
-        // Requests without a key have the same time. Settling may have taken longer, and the last answers must be written.
+        // Requests without a key have the same time. Settling may have used it up, and the last answers must still be written.
         let left = drain.saturating_sub(instant().duration_since(begun)).max(LAST_ANSWERS);
         let ended = tokio::select! {
             biased;
@@ -203,7 +203,7 @@ impl Running {
     }
 }
 
-/// Ends when a stage is reached, or when nobody could reach one any more.
+/// Ends when a stage is reached, or when the sender is gone.
 async fn until(mut reached: watch::Receiver<Stage>, stage: Stage) {
     drop(reached.wait_for(|found| *found >= stage).await);
 }
@@ -215,19 +215,18 @@ async fn listen(key: &str, address: SocketAddr) -> Result<TcpListener, Failure> 
     })
 }
 
-/// Warns of a certificate that has ended or soon will have.
-fn warn_of(certificate: &Certificate) {
+/// Logs a warning about a certificate that has expired or soon will.
+fn warn_of_expiry(certificate: &Certificate) {
     if let Some(advice) = certificate.advice(SystemClock.now()) {
         tracing::warn!("{advice}");
     }
 }
 
-/// The engine cannot know how a gateway is told that a change is meant, nor where a store keeps its secret.
-fn unopened(error: OpenError, settings: &Settings, store: &Opened) -> Failure {
+/// Adds to the engine's error what only the gateway knows: the flag that accepts a change, and where the secret lies.
+fn open_error(error: OpenError, settings: &Settings, store: &OpenStore) -> Failure {
     match &error {
         OpenError::Identity(IdentityRefused::Changed { .. }) => {
-            let advice = store.path().map(|path| stores::secret_advice(settings.secret.as_ref(), path));
-            let advice = advice.unwrap_or_default();
+            let advice = store.secret_advice(settings.secret.as_ref());
             format!("{error} (`onceward serve --accept-identity-change`){advice}").into()
         }
         OpenError::Identity(IdentityRefused::NewNamespace { .. }) => {
@@ -238,7 +237,7 @@ fn unopened(error: OpenError, settings: &Settings, store: &Opened) -> Failure {
     }
 }
 
-/// How much the engine of these settings holds.
+/// The engine's limits for these settings.
 pub(crate) fn engine_limits(settings: &Settings) -> EngineLimits {
     let defaults = EngineLimits::default();
     EngineLimits {
@@ -249,7 +248,7 @@ pub(crate) fn engine_limits(settings: &Settings) -> EngineLimits {
     }
 }
 
-/// The layer of these settings, for an engine that was opened with this secret.
+/// The layer for these settings and an engine that was opened with this secret.
 pub(crate) fn layer(
     engine: &Engine,
     settings: &Settings,
@@ -262,10 +261,10 @@ pub(crate) fn layer(
         .base_url(&settings.public_url)
 }
 
-/// Several observers that are one.
-struct All(Vec<Arc<dyn Observer>>);
+/// Passes every observation to each of several observers.
+struct EachOf(Vec<Arc<dyn Observer>>);
 
-impl Observer for All {
+impl Observer for EachOf {
     fn observe(&self, route: &str, id: RecordId, what: Observation) {
         self.0.iter().for_each(|observer| observer.observe(route, id, what));
     }

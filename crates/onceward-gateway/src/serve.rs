@@ -1,4 +1,4 @@
-//! `onceward serve`: runs the gateway until it is told to stop, and reads its configuration again when it is told to.
+//! `onceward serve`: runs the gateway until SIGTERM or SIGINT, and reloads its configuration on SIGHUP.
 
 use std::io::{self, Write as _};
 
@@ -15,12 +15,12 @@ pub async fn run(loaded: Loaded) -> Result<(), Failure> {
     let Loaded { settings, advice, sources, identity_change } = loaded;
     logs::start(&settings.telemetry)?;
     warn(&advice);
-    // Asked for before the first request, so that no signal is missed.
+    // Registered before the first request, so that no signal is missed.
     let mut terminate = signal(SignalKind::terminate())?;
     let mut interrupt = signal(SignalKind::interrupt())?;
     let mut hang_up = signal(SignalKind::hangup())?;
     let scheme = if settings.tls.is_some() { "https" } else { "http" };
-    tell(&settings);
+    log_start(&settings);
     let mut running = Running::start(settings, identity_change, Vec::new()).await?;
     announce(&format!("listening on {scheme}://{}\nadmin on http://{}\n", running.address, running.admin));
     loop {
@@ -31,7 +31,7 @@ pub async fn run(loaded: Loaded) -> Result<(), Failure> {
         }
     }
     tracing::info!("stopping: what runs is finished first");
-    // Whoever asks twice does not want to wait.
+    // A second signal ends the process at once.
     tokio::select! {
         () = running.stop() => Ok(()),
         _ = terminate.recv() => Err("stopped at once: what was under way is unknown when its lease lapses".into()),
@@ -39,8 +39,8 @@ pub async fn run(loaded: Loaded) -> Result<(), Failure> {
     }
 }
 
-/// Says on standard output where it listens, for scripts that wait for it. A gateway whose output nothing reads any more still
-/// serves: `println!` would panic.
+/// Prints the listeners' addresses to standard output, for scripts that wait for them. A closed output is only a warning;
+/// `println!` would panic.
 fn announce(text: &str) {
     let mut out = io::stdout().lock();
     if let Err(error) = out.write_all(text.as_bytes()).and_then(|()| out.flush()) {
@@ -48,8 +48,8 @@ fn announce(text: &str) {
     }
 }
 
-/// What a person who starts it wants to see confirmed.
-fn tell(settings: &Settings) {
+/// Logs the settings that an operator checks first.
+fn log_start(settings: &Settings) {
     tracing::info!(
         upstream = %settings.upstream.authority,
         store = ?settings.store,
@@ -59,14 +59,14 @@ fn tell(settings: &Settings) {
     );
 }
 
-/// Warns of what `onceward check` warns of in the same configuration.
+/// Logs the same warnings that `onceward check` prints.
 fn warn(advice: &[Problem]) {
     for problem in advice {
         tracing::warn!("{problem}");
     }
 }
 
-/// Takes what can change while the gateway runs, all or nothing, and says what it took.
+/// Reloads what can change while the gateway runs, all or nothing, and logs the result.
 fn reload(running: &mut Running, sources: &Sources) {
     let loaded = match sources.load() {
         Ok(loaded) => loaded,

@@ -1,7 +1,7 @@
-//! What a gateway goes by, once everything was read and checked.
+//! The settings of a gateway, after they were read and validated.
 //!
-//! `config` makes it from a file, flags and variables; tests and the demo make it directly. Nothing here knows where a
-//! value came from.
+//! `config` makes them from a file, flags and variables; tests and the demo make them directly. They do not have the origins of
+//! values.
 
 use std::net::{Ipv4Addr, SocketAddr};
 use std::path::PathBuf;
@@ -11,11 +11,12 @@ use http::uri::{Authority, PathAndQuery};
 use ipnet::IpNet;
 use onceward::event::Expiry;
 use onceward::http::{Routes, ScopeRules};
-use onceward::{RecordFormat, Secret};
+use onceward::{OnLapse, RecordFormat, Secret};
 use onceward_postgres::PostgresUrl;
 use onceward_redis::RedisUrl;
+use serde::{Deserialize, Serialize};
 
-/// Everything that `onceward serve` needs to know.
+/// Everything that `onceward serve` needs.
 #[derive(Debug, Clone)]
 pub struct Settings {
     /// Where clients come in.
@@ -32,7 +33,7 @@ pub struct Settings {
     pub scope: ScopeRules,
     /// Keeps apart gateways that share a store.
     pub namespace: String,
-    /// The format that records are written in, where the operator chose one.
+    /// The format to write records in, if the operator chose one.
     pub record_format: Option<RecordFormat>,
     /// Keys every hash that is stored.
     pub secret: Option<Secret>,
@@ -44,11 +45,11 @@ pub struct Settings {
     pub expiry: Expiry,
     /// What clients put before `/.well-known`, where a proxy in front changes it. Empty where it does not.
     pub public_url: String,
-    /// Where it is given, clients speak TLS.
+    /// The certificate; clients speak TLS if there is one.
     pub tls: Option<Tls>,
     /// How much is held at once, and for how long.
     pub limits: Limits,
-    /// How the gateway tells what it does.
+    /// Logs and traces.
     pub telemetry: Telemetry,
 }
 
@@ -59,7 +60,7 @@ pub struct Upstream {
     pub scheme: Scheme,
     /// Host and port.
     pub authority: Authority,
-    /// Stands before every path. Nothing where it is only a slash.
+    /// The prefix of every path. `None` where it is only a slash.
     pub base_path: Option<PathAndQuery>,
     /// Certificates that are trusted, instead of the machine's.
     pub ca: Option<PathBuf>,
@@ -70,8 +71,9 @@ pub struct Upstream {
 /// Which requests may be sent on a connection that was used before.
 ///
 /// A server may close a kept-alive connection at any moment: when it was idle for long enough, or right after an answer. A
-/// request that is written in that moment is lost, and nothing tells that apart from a request that was executed.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+/// request that is written at that moment is lost, and cannot be distinguished from one that was executed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
 pub enum Keepalive {
     /// Requests without a key. Each keyed request gets a connection of its own.
     #[default]
@@ -95,7 +97,7 @@ impl Default for Forwarding {
     }
 }
 
-/// How the upstream is spoken to.
+/// The scheme of the upstream's URL.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Scheme {
     /// In plain text.
@@ -117,13 +119,13 @@ impl Scheme {
 /// Where records are kept.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum StoreUrl {
-    /// `memory:`: nothing survives.
+    /// `memory:`: lost at the end of the process.
     Memory,
     /// `sqlite:PATH`: on this machine.
     Sqlite(PathBuf),
     /// `postgres://…`: shared by any number of gateways.
     Postgres(PostgresUrl),
-    /// `redis://…`: shared too, for what may be lost.
+    /// `redis://…`: shared too, for records that may be lost.
     Redis(RedisUrl),
 }
 
@@ -154,14 +156,35 @@ impl std::fmt::Debug for Token {
 }
 
 /// What a token allows. Each role may also do what those before it may.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
 pub enum Role {
-    /// Looks.
+    /// Reads operations and metrics.
     Reader,
     /// Claims and settles its own operations.
     Worker,
     /// Resolves and expires.
     Operator,
+}
+
+/// What a lapsed lease means. The library's own type has the limits of resuming too, which the file does not set.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum LapseRule {
+    /// The outcome is unknown.
+    #[default]
+    Unknown,
+    /// Where there is a recovery point, the work goes on from there.
+    Resume,
+}
+
+impl From<LapseRule> for OnLapse {
+    fn from(rule: LapseRule) -> Self {
+        match rule {
+            LapseRule::Unknown => Self::Unknown,
+            LapseRule::Resume => Self::RESUME,
+        }
+    }
 }
 
 /// The certificate that clients see.
@@ -194,7 +217,7 @@ pub struct Limits {
     pub upstream_connections: usize,
     /// How long connecting to the upstream may take, TLS included.
     pub connect_timeout: Duration,
-    /// How long a connection to the upstream is kept while nobody uses it.
+    /// How long an unused connection to the upstream is kept.
     pub upstream_idle: Duration,
     /// How long an answer to a request without a key may take to begin.
     pub response_timeout: Duration,
@@ -203,7 +226,7 @@ pub struct Limits {
     /// How long work in flight may take to end after SIGTERM.
     pub drain: Duration,
     /// Bytes of a reply that the engine keeps: the largest `max_response_body` of any route, and room for its headers.
-    /// The configuration works it out; it is no key.
+    /// The configuration computes it; it has no key.
     pub reply_bytes: usize,
 }
 
@@ -215,7 +238,7 @@ impl Default for Limits {
             url_bytes: 8 << 10,
             header_timeout: Duration::from_secs(30),
             // Longer than the 60 seconds for which common balancers keep a connection. If this side closed first, a balancer
-            // could send a request on a connection that is being closed, and would have to guess what became of it.
+            // could send a request on a connection that is being closed, and could not know whether it was executed.
             idle_timeout: Duration::from_secs(75),
             body_timeout: Duration::from_secs(30),
             buffered_bytes: 256 << 20,
@@ -231,31 +254,22 @@ impl Default for Limits {
     }
 }
 
-/// How the gateway tells what it does.
+/// Logs and traces.
 #[derive(Debug, Clone, PartialEq, Default)]
 pub struct Telemetry {
     /// The form of its log, on standard error.
     pub logs: LogFormat,
-    /// Whether every answered request is logged.
-    pub access: AccessLog,
+    /// Whether every answered request is logged, as one line at the target `access`.
+    pub access: bool,
     /// How much it logs: a level, or directives of `tracing-subscriber`'s filter. Empty means `info`.
     pub level: String,
-    /// Where traces go (OTLP over HTTP), such as `http://127.0.0.1:4318`. Nothing where they go nowhere.
+    /// The OTLP collector (over HTTP), such as `http://127.0.0.1:4318`. `None` sends no traces.
     pub otlp: Option<String>,
 }
 
-/// Whether every answered request is logged.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub enum AccessLog {
-    /// One line for each, at the target `access`.
-    On,
-    /// None.
-    #[default]
-    Off,
-}
-
 /// The form of a log.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
 pub enum LogFormat {
     /// For people.
     #[default]
@@ -264,14 +278,25 @@ pub enum LogFormat {
     Json,
 }
 
+impl Role {
+    /// As it stands in the file.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Reader => "reader",
+            Self::Worker => "worker",
+            Self::Operator => "operator",
+        }
+    }
+}
+
 impl Admin {
-    /// Where operators come in unless it is said otherwise.
+    /// The default address of the admin listener.
     pub const LISTEN: SocketAddr = SocketAddr::new(std::net::IpAddr::V4(Ipv4Addr::LOCALHOST), 8421);
 }
 
 impl Settings {
-    /// Which keys differ from another configuration's that cannot change while a gateway runs: all but the routes, the
-    /// certificate and the tokens.
+    /// The keys that differ from another configuration's and cannot change while a gateway runs. Only routes, the certificate
+    /// and tokens can.
     pub fn fixed_that_differ(&self, other: &Self) -> Vec<&'static str> {
         let limits = Limits { reply_bytes: self.limits.reply_bytes, ..other.limits.clone() };
         let same = [
@@ -295,6 +320,6 @@ impl Settings {
         same.into_iter().filter(|(_, same)| !same).map(|(key, _)| key).collect()
     }
 
-    /// Where clients come in unless it is said otherwise.
+    /// The default address of the clients' listener.
     pub const LISTEN: SocketAddr = SocketAddr::new(std::net::IpAddr::V4(Ipv4Addr::LOCALHOST), 8420);
 }

@@ -130,6 +130,7 @@ pub enum Resolution {
 
 /// What becomes of a record past its window.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize), serde(rename_all = "snake_case"))]
 pub enum Expiry {
     /// It is removed.
     #[default]

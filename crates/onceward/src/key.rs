@@ -27,6 +27,7 @@ pub struct Key(Arc<str>);
 
 /// Which spellings of a key a header may use.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize), serde(rename_all = "snake_case"))]
 pub enum Syntax {
     /// `"k"`, as the IETF draft has it, or the bare `k` that most clients in the world send today.
     #[default]

@@ -1,4 +1,4 @@
-//! Whether a request to the admin listener may go on, decided from its head alone.
+//! Whether a request to the admin listener is admitted, decided from its head alone.
 
 use std::net::{IpAddr, SocketAddr};
 
@@ -12,13 +12,13 @@ use crate::settings::Role;
 /// What a request wants to do.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Need {
-    /// Looks: over loopback without a token, too.
-    Look,
+    /// Reads: without a token, too, over loopback.
+    Read,
     /// Changes something: always with a token that has this role.
     Change(Role),
 }
 
-/// What proxies add, so that a request that has passed one is not taken for a local one.
+/// Headers that proxies add: a request with one of them is not local.
 const PASSED_A_PROXY: [HeaderName; 4] = [
     FORWARDED,
     HeaderName::from_static("x-forwarded-for"),
@@ -36,12 +36,12 @@ pub(super) struct Ends {
     pub peer: SocketAddr,
 }
 
-/// Lets a request through, with the caller whose token it shows, or says why not. Without a token there is no caller.
+/// Admits a request with the caller of its token, or refuses it. A request without a token has no caller.
 ///
-/// A token that is shown must be a right one, wherever it is shown. A change always needs one, so a page in an
-/// operator's browser cannot make one. Looking without one is for programs on the same machine: neither for what came
-/// through a proxy there, nor for a page whose name was pointed at 127.0.0.1. The sidecar of a service mesh is such a
-/// proxy and leaves no header, so the listener itself must be on loopback, where no other machine reaches it.
+/// A wrong token is refused, also where none is needed. A change always needs a token, so a page in an operator's browser
+/// cannot make one. Reads without a token are for programs on the same machine: not for requests that came through a proxy
+/// there, nor for a page whose name resolves to 127.0.0.1. The sidecar of a service mesh is such a proxy and leaves no header,
+/// so the listener itself must be on loopback, where no other machine reaches it.
 pub(super) fn admit(
     need: Need,
     ends: Ends,
@@ -49,36 +49,38 @@ pub(super) fn admit(
     tokens: &Tokens,
 ) -> Result<Option<Caller>, Problem> {
     let role = match need {
-        Need::Look => Role::Reader,
+        Need::Read => Role::Reader,
         Need::Change(role) => role,
     };
     match bearer(headers) {
-        Shown::Token(token) => match tokens.caller(token) {
+        Credential::Token(token) => match tokens.caller(token) {
             Some(caller) if caller.role >= role => Ok(Some(caller)),
             Some(caller) => Err(Problem::RoleTooLow { has: caller.role, needs: role }),
             None => Err(Problem::TokenWrong),
         },
-        Shown::Other => Err(Problem::TokenWrong),
-        Shown::Nothing if need == Need::Look && is_local(ends, headers) => Ok(None),
-        Shown::Nothing => Err(Problem::TokenMissing),
+        Credential::Other => Err(Problem::TokenWrong),
+        Credential::Nothing if need == Need::Read && is_local(ends, headers) => Ok(None),
+        Credential::Nothing => Err(Problem::TokenMissing),
     }
 }
 
-enum Shown<'a> {
+enum Credential<'a> {
     Nothing,
     Token(&'a [u8]),
     /// A credential that is no bearer token, or more than one.
     Other,
 }
 
-fn bearer(headers: &HeaderMap) -> Shown<'_> {
+fn bearer(headers: &HeaderMap) -> Credential<'_> {
     let mut lines = headers.get_all(AUTHORIZATION).iter();
     let (Some(line), None) = (lines.next(), lines.next()) else {
-        return if headers.contains_key(AUTHORIZATION) { Shown::Other } else { Shown::Nothing };
+        return if headers.contains_key(AUTHORIZATION) { Credential::Other } else { Credential::Nothing };
     };
     match line.as_bytes().split_first_chunk::<7>() {
-        Some((scheme, token)) if scheme.eq_ignore_ascii_case(b"bearer ") => Shown::Token(token.trim_ascii()),
-        Some(_) | None => Shown::Other,
+        Some((scheme, token)) if scheme.eq_ignore_ascii_case(b"bearer ") => {
+            Credential::Token(token.trim_ascii())
+        }
+        Some(_) | None => Credential::Other,
     }
 }
 
@@ -95,7 +97,7 @@ fn is_local(ends: Ends, headers: &HeaderMap) -> bool {
         && !PASSED_A_PROXY.iter().any(|name| headers.contains_key(name))
 }
 
-/// An address or `localhost`: no name that somebody else could have pointed here.
+/// An address or `localhost`. Any other name can be made to resolve to this machine.
 fn is_own_name(host: &str) -> bool {
     let name = match host.strip_prefix('[').and_then(|rest| rest.split_once(']')) {
         Some((address, _port)) => address,

@@ -4,7 +4,6 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use axum::extract::State as Held;
 use axum::response::Response;
 use http::StatusCode;
 use onceward::time::{Instant, instant, sleep};
@@ -12,12 +11,11 @@ use onceward::{Engine, RecordId};
 use serde_json::json;
 use tokio::sync::Mutex;
 
-use super::Shared;
-use super::look::json_response;
+use super::{Context, response};
 
 /// A store that does not answer a single read within this is not answering.
 const PATIENCE: Duration = Duration::from_secs(2);
-/// Anybody may ask, as often as they like; the store is asked once in this time.
+/// Probes may come as often as they like; the store is read once in this time.
 const FRESH: Duration = Duration::from_secs(1);
 /// A record that every store has: its own note of its identity.
 const PROBED: RecordId = RecordId::from_bytes([0; 16]);
@@ -29,12 +27,12 @@ pub struct Readiness {
 }
 
 impl Readiness {
-    /// From now on it should get no more requests. Say so first on SIGTERM, before anything is closed.
+    /// Fails readiness from now on. Call it first on SIGTERM, before anything is closed.
     pub fn draining(&self) {
         self.draining.store(true, Ordering::Relaxed);
     }
 
-    /// Whether it was said.
+    /// Whether [`draining`](Self::draining) was called.
     pub fn is_draining(&self) -> bool {
         self.draining.load(Ordering::Relaxed)
     }
@@ -100,14 +98,14 @@ pub(super) async fn live() -> &'static str {
 }
 
 /// `GET /readyz`
-pub(super) async fn ready(Held(shared): Held<Arc<Shared>>) -> Response {
+pub(super) async fn ready(context: Context) -> Response {
     let mut reasons = Vec::new();
-    if shared.readiness.is_draining() {
+    if context.readiness.is_draining() {
         reasons.push("draining");
     }
-    if shared.probe.store(&shared.engine).await == StoreHealth::Silent {
+    if context.probe.store(&context.engine).await == StoreHealth::Silent {
         reasons.push("store_not_answering");
     }
     let status = if reasons.is_empty() { StatusCode::OK } else { StatusCode::SERVICE_UNAVAILABLE };
-    json_response(status, &json!({ "ready": reasons.is_empty(), "reasons": reasons }))
+    response::json(status, &json!({ "ready": reasons.is_empty(), "reasons": reasons }))
 }

@@ -1,4 +1,4 @@
-//! What comes in: JSON bodies, queries and ids. Everything is bounded, and what is not known is refused.
+//! Reads JSON bodies, queries and ids. Everything has a limit, and unknown fields are refused.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -18,7 +18,7 @@ use super::problem::Problem;
 /// A reply of the largest size that engines keep by default (2 MiB) in base64, and what is around it.
 pub(super) const BODY_BYTES_MAX: usize = 4 << 20;
 
-/// Reads a JSON body. The example shows what is at least to be sent.
+/// Reads a JSON body. Errors show the example, which is the smallest valid body.
 pub(super) async fn json<T: DeserializeOwned>(body: Body, example: &str) -> Result<T, Problem> {
     let read = Limited::new(body, BODY_BYTES_MAX).collect().await.map_err(|error| {
         if error.is::<LengthLimitError>() {
@@ -34,7 +34,7 @@ pub(super) async fn json<T: DeserializeOwned>(body: Body, example: &str) -> Resu
     let mut reader = serde_json::Deserializer::from_slice(&bytes);
     let value = serde_path_to_error::deserialize(&mut reader).map_err(|error| {
         let path = error.path().to_string();
-        // What serde tells may quote a value, which may be a key or a body: the kind of mistake and its place are enough.
+        // Serde's message may quote a value, which may be a key or a body. The kind of error and its place are enough.
         let inner = error.into_inner();
         let why = match inner.classify() {
             serde_json::error::Category::Data => {
@@ -80,12 +80,12 @@ impl Visitor<'_> for NumberVisitor {
     }
 }
 
-/// Names of fields are the contract's own or the caller's mistake, and may be told; values may not.
-fn field_error(told: &str) -> String {
+/// Serde's message if it quotes only names of fields, which are no secrets; values may be.
+fn field_error(message: &str) -> String {
     const ABOUT_NAMES: [&str; 4] = ["unknown field", "missing field", "duplicate field", "unknown variant"];
-    let told = told.split(" at line ").next().unwrap_or(told);
-    if ABOUT_NAMES.iter().any(|kind| told.starts_with(kind)) {
-        return format!("is not as expected: {}", told.chars().take(255).collect::<String>());
+    let message = message.split(" at line ").next().unwrap_or(message);
+    if ABOUT_NAMES.iter().any(|kind| message.starts_with(kind)) {
+        return format!("is not as expected: {}", message.chars().take(255).collect::<String>());
     }
     "has a value of another type than expected".to_owned()
 }
@@ -111,7 +111,7 @@ pub(super) fn query(uri: &Uri, known: &[&'static str]) -> Result<BTreeMap<&'stat
             return Err(Problem::Invalid(format!("the query has {name:?} twice")));
         }
     }
-    // A form that was sent with an empty field asks for nothing in particular.
+    // A form sends a field that was left empty; it filters nothing.
     found.retain(|_, value| !value.is_empty());
     Ok(found)
 }

@@ -2,21 +2,23 @@
 //!
 //! What happens to a request, in order:
 //!
-//! 1. `/livez` and `/readyz` are answered to everybody.
-//! 2. Everything else needs a token; looking from the same machine at a listener on loopback does not, but at stored bodies it
-//!    does. [`token`] says which token allows what.
-//! 3. `/v1/operations` is a thin door to the engine: it adds no rule of its own, and every change is a compare-and-swap.
-//! 4. Whatever goes wrong is told as `application/problem+json` with a `code`.
+//! 1. `/livez` and `/readyz` need no token.
+//! 2. Everything else needs one. Reads from the same machine through a listener on loopback do not, except for stored bodies.
+//!    [`token`] has what each token allows.
+//! 3. `/v1/operations` calls the engine: it adds no rule of its own, and every change is a compare-and-swap.
+//! 4. Every error is `application/problem+json` with a `code`.
 
 mod access;
-mod change;
 mod health;
 mod input;
-mod look;
+mod operator;
 mod problem;
-mod record;
-mod reply;
+mod queries;
+mod record_json;
+mod reply_json;
+mod response;
 pub mod token;
+mod worker;
 
 use std::future::Future;
 use std::io;
@@ -27,7 +29,7 @@ use std::time::Duration;
 
 use arc_swap::ArcSwap;
 use axum::Router;
-use axum::extract::{ConnectInfo, Request, State as Held};
+use axum::extract::{ConnectInfo, Request, State};
 use axum::middleware::{self, Next};
 use axum::response::{IntoResponse, Response};
 use axum::routing::{MethodRouter, get, post};
@@ -56,22 +58,23 @@ const HEADER_TIMEOUT: Duration = Duration::from_secs(10);
 /// How long answers may take to go out when the listener ends.
 const LAST_ANSWERS: Duration = Duration::from_secs(5);
 
-/// What the admin listener tells about and works on.
+/// What the admin listener reads and changes.
 #[derive(Debug, Clone)]
 pub struct AdminState {
-    /// Everything that is done to operations goes through it.
+    /// Every operation is read and changed through it.
     pub engine: Engine,
     /// What `/metrics` shows.
     pub metrics: Metrics,
-    /// What `/readyz` tells.
+    /// What `/readyz` answers.
     pub readiness: Readiness,
-    /// Who may do what, from now on.
+    /// The tokens that are valid now; a reload replaces them.
     pub tokens: Arc<ArcSwap<Tokens>>,
-    /// Where it listens. Only one on loopback may be looked at without a token.
+    /// The listener's address. Only one on loopback can be read without a token.
     pub listener: SocketAddr,
 }
 
-struct Shared {
+/// What every handler gets.
+struct AdminContext {
     engine: Engine,
     metrics: Metrics,
     readiness: Readiness,
@@ -80,41 +83,44 @@ struct Shared {
     probe: health::Probe,
 }
 
+type Context = State<Arc<AdminContext>>;
+
 /// Every path of the admin listener. Requests must carry their peer's address as [`ConnectInfo`]; those that do not are
 /// treated as coming from elsewhere.
 pub fn router(state: AdminState) -> Router {
     let AdminState { engine, metrics, readiness, tokens, listener } = state;
     let probe = health::Probe::default();
-    let shared = Arc::new(Shared { engine, metrics, readiness, tokens, listener, probe });
-    let guarded = |need: Need, method: MethodRouter<Arc<Shared>>| {
-        let shared = shared.clone();
-        method
-            .route_layer(middleware::from_fn(move |request, next| guard(shared.clone(), need, request, next)))
+    let context = Arc::new(AdminContext { engine, metrics, readiness, tokens, listener, probe });
+    let guarded = |need: Need, method: MethodRouter<Arc<AdminContext>>| {
+        let context = context.clone();
+        method.route_layer(middleware::from_fn(move |request, next| {
+            guard(context.clone(), need, request, next)
+        }))
     };
     let by_worker = |method| guarded(Need::Change(Role::Worker), method);
     let by_operator = |method| guarded(Need::Change(Role::Operator), method);
-    let claims = by_worker(post(change::claim));
+    let claims = by_worker(post(worker::claim));
     Router::new()
         .route("/livez", get(health::live))
         .route("/readyz", get(health::ready))
-        .route("/metrics", guarded(Need::Look, get(metrics_text)))
-        .route("/v1/operations", guarded(Need::Look, get(look::list)).merge(claims))
-        .route("/v1/operations/{id}", guarded(Need::Look, get(look::one)))
-        .route("/v1/operations/{id}/renew", by_worker(post(change::renew)))
-        .route("/v1/operations/{id}/checkpoint", by_worker(post(change::checkpoint)))
-        .route("/v1/operations/{id}/settle", by_worker(post(change::settle)))
-        .route("/v1/operations/{id}/resolve", by_operator(post(change::resolve)))
-        .route("/v1/operations/{id}/expire", by_operator(post(change::expire)))
+        .route("/metrics", guarded(Need::Read, get(metrics_text)))
+        .route("/v1/operations", guarded(Need::Read, get(queries::list)).merge(claims))
+        .route("/v1/operations/{id}", guarded(Need::Read, get(queries::one)))
+        .route("/v1/operations/{id}/renew", by_worker(post(worker::renew)))
+        .route("/v1/operations/{id}/checkpoint", by_worker(post(worker::checkpoint)))
+        .route("/v1/operations/{id}/settle", by_worker(post(worker::settle)))
+        .route("/v1/operations/{id}/resolve", by_operator(post(operator::resolve)))
+        .route("/v1/operations/{id}/expire", by_operator(post(operator::expire)))
         .method_not_allowed_fallback(async || Problem::NoSuchMethod)
         .fallback(async || Problem::NoSuchPath)
-        .with_state(shared)
+        .with_state(context)
 }
 
-async fn guard(shared: Arc<Shared>, need: Need, mut request: Request, next: Next) -> Response {
+async fn guard(context: Arc<AdminContext>, need: Need, mut request: Request, next: Next) -> Response {
     let unknown = SocketAddr::from(([0, 0, 0, 0], 0));
     let peer = request.extensions().get::<ConnectInfo<SocketAddr>>().map_or(unknown, |peer| peer.0);
-    let ends = Ends { listener: shared.listener, peer };
-    match admit(need, ends, request.headers(), &shared.tokens.load()) {
+    let ends = Ends { listener: context.listener, peer };
+    match admit(need, ends, request.headers(), &context.tokens.load()) {
         Ok(caller) => {
             if let Some(caller) = caller {
                 request.extensions_mut().insert(caller);
@@ -125,9 +131,9 @@ async fn guard(shared: Arc<Shared>, need: Need, mut request: Request, next: Next
     }
 }
 
-async fn metrics_text(Held(shared): Held<Arc<Shared>>) -> Response {
-    shared.metrics.look(&shared.engine).await;
-    let mut response = shared.metrics.text().into_response();
+async fn metrics_text(context: Context) -> Response {
+    context.metrics.count_unknown(&context.engine).await;
+    let mut response = context.metrics.text().into_response();
     response
         .headers_mut()
         .insert(CONTENT_TYPE, HeaderValue::from_static("text/plain; version=0.0.4; charset=utf-8"));

@@ -1,7 +1,7 @@
-//! Who may do what on the admin listener.
+//! The tokens of the admin listener.
 //!
-//! Where no token is configured, one operator token is made and kept in a file that only its owner can read, so that the
-//! commands on the same machine find it by themselves: `STORE.token` beside a SQLite store, and for any other
+//! Where no token is configured, one operator token is generated and kept in a file that only its owner can read, where
+//! commands on the same machine find it: `STORE.token` beside a SQLite store, and for any other
 //! `onceward-PORT.token` in the user's runtime directory, if there is one.
 
 use std::fs::{self, File, OpenOptions};
@@ -15,18 +15,18 @@ use subtle::ConstantTimeEq as _;
 
 use crate::settings::{Role, Settings, StoreUrl, Token};
 
-/// Tells a token from other secrets when one turns up where it should not.
+/// Identifies a leaked secret as a token of Onceward.
 const PREFIX: &str = "onceward_";
-/// More than anybody guesses.
+/// 256 bits cannot be guessed.
 const RANDOM_BYTES: usize = 32;
-/// The name of the token that is made here, in the audit trail.
-const MADE: &str = "operator";
-/// What is shorter can be guessed.
+/// The name of the generated token in the audit trail.
+const GENERATED: &str = "operator";
+/// A shorter token could be guessed.
 const LEAST_BYTES: usize = 16;
-/// A token file holds one line; what is longer is another file.
+/// A token file holds one line; a longer file is another one.
 const FILE_BYTES_MAX: u64 = 1024;
 
-/// Said where every change will be refused.
+/// The warning where every change will be refused.
 pub const NO_PLACE: &str = "no token is configured and there is no place to keep one: every change of an operation is refused; configure [[admin.tokens]]";
 
 /// A token that cannot be used.
@@ -77,14 +77,14 @@ pub enum TokenError {
     /// No token can be made.
     #[error(transparent)]
     Entropy(#[from] EntropyUnavailable),
-    /// There is nothing to find.
+    /// No operator token exists.
     #[error(
         "there is no operator token: configure one under [[admin.tokens]], or start the gateway first, which makes one"
     )]
     None,
 }
 
-/// Every token that is known, as hashes.
+/// Every valid token, as hashes.
 // Compared only with another configuration's, never with what a client sent.
 #[derive(Clone, PartialEq, Eq)]
 pub struct Tokens {
@@ -98,7 +98,7 @@ struct Known {
     hash: [u8; 32],
 }
 
-/// Whoever showed a token.
+/// The owner of a token that a request has shown.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Caller {
     /// The token's name.
@@ -108,8 +108,8 @@ pub struct Caller {
 }
 
 impl Tokens {
-    /// The configured tokens, or the one that was made for this store, or a new one. Call it when the store is open: then
-    /// nobody else makes one at the same time.
+    /// The configured tokens, or the one that was generated for this store, or a new one. Call it when the store is open, so that
+    /// no other process generates one at the same time.
     pub fn of(settings: &Settings) -> Result<Self, TokenError> {
         if !settings.admin.tokens.is_empty() {
             return Self::new(&settings.admin.tokens);
@@ -118,10 +118,10 @@ impl Tokens {
             Some(path) => read_or_make(&path)?,
             None => {
                 tracing::warn!("{NO_PLACE}");
-                made()?
+                generate()?
             }
         };
-        Self::new(&[Token { name: MADE.to_owned(), role: Role::Operator, token }])
+        Self::new(&[Token { name: GENERATED.to_owned(), role: Role::Operator, token }])
     }
 
     /// These tokens.
@@ -169,32 +169,30 @@ pub fn find(settings: &Settings) -> Result<String, TokenError> {
     }
 }
 
-/// Where the token of these settings is kept.
+/// The file that the generated token of these settings is kept in.
 pub fn path(settings: &Settings) -> Option<PathBuf> {
     let runtime = std::env::var_os("XDG_RUNTIME_DIR").map(PathBuf::from);
     path_in(&settings.store, settings.admin.listen, runtime.as_deref())
 }
 
-/// Where the token for a store is kept, given the user's own directory for what lives only as long as the machine runs.
+/// The file that a store's generated token is kept in. `runtime` is the user's runtime directory.
 pub fn path_in(store: &StoreUrl, listen: SocketAddr, runtime: Option<&Path>) -> Option<PathBuf> {
-    match store {
-        StoreUrl::Sqlite(path) => {
-            let mut name = path.clone().into_os_string();
+    match store.file() {
+        Some(file) => {
+            let mut name = file.as_os_str().to_owned();
             name.push(".token");
             Some(name.into())
         }
-        StoreUrl::Memory | StoreUrl::Postgres(_) | StoreUrl::Redis(_) => {
-            Some(runtime?.join(format!("onceward-{}.token", listen.port())))
-        }
+        None => Some(runtime?.join(format!("onceward-{}.token", listen.port()))),
     }
 }
 
-/// The token in a file, which is made where there is none.
+/// The token in a file. If there is no file, a token is generated and written.
 pub fn read_or_make(path: &Path) -> Result<String, TokenError> {
     if let Some(token) = read(path)? {
         return Ok(token);
     }
-    let token = made()?;
+    let token = generate()?;
     keep(path, &token).map_err(|error| TokenError::File { path: path.to_owned(), error })?;
     Ok(token)
 }
@@ -228,13 +226,13 @@ fn private(path: &Path, file: &File) -> Result<(), TokenError> {
     if mode & 0o077 != 0 { Err(TokenError::Open { path: path.to_owned(), mode }) } else { Ok(()) }
 }
 
-/// Elsewhere the directory's rights are the file's.
+/// On other systems the file inherits the directory's permissions.
 #[cfg(not(unix))]
 fn private(_: &Path, _: &File) -> Result<(), TokenError> {
     Ok(())
 }
 
-/// Written whole under another name first: a crash leaves no half of a token.
+/// Writes a draft and renames it, so that a crash leaves no partial token.
 fn keep(path: &Path, token: &str) -> std::io::Result<()> {
     let mut name = path.to_owned().into_os_string();
     name.push(".new");
@@ -253,7 +251,7 @@ fn keep(path: &Path, token: &str) -> std::io::Result<()> {
     fs::rename(&draft, path)
 }
 
-fn made() -> Result<String, TokenError> {
+fn generate() -> Result<String, TokenError> {
     let bytes: [u8; RANDOM_BYTES] = random_bytes()?;
     Ok(bytes.iter().fold(PREFIX.to_owned(), |token, byte| format!("{token}{byte:02x}")))
 }

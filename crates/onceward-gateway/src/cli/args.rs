@@ -1,4 +1,4 @@
-//! Which commands and flags there are. The flags of the configuration are made from its table of keys.
+//! Commands and flags. The flags of the configuration are generated from its table of keys.
 
 use std::ffi::OsString;
 
@@ -36,7 +36,7 @@ pub fn command() -> Command {
         .subcommand(Command::new("demo").about("Show what it does, with an API of its own"))
         .subcommand(configured(
             Command::new("check")
-                .about("Look at configuration, store, clock and upstream, and say what to fix")
+                .about("Check configuration, store, clock and upstream, and print what to fix")
                 .arg(switch(JSON, "Print the findings as JSON")),
         ))
         .subcommand(configured(
@@ -53,7 +53,7 @@ pub fn command() -> Command {
             &["store"],
         ))
         .subcommand(
-            Command::new("store").about("Look after the store").subcommand_required(true).subcommand(with_keys(
+            Command::new("store").about("Maintain the store").subcommand_required(true).subcommand(with_keys(
                 Command::new("accept-loss")
                     .about("Let a Redis store answer again that has lost its keys: retries of lost keys execute again")
                     .arg(switch(JSON, "Print what was done as JSON")),
@@ -104,7 +104,7 @@ fn file() -> Arg {
 /// Adds a flag for the file and for every key.
 fn configured(command: Command) -> Command {
     let command = command.arg(file()).args(keys().iter().map(flag));
-    // Recognised, so that they are told apart from typing errors.
+    // Accepted and then refused, so that the error differs from that of a typing error.
     later().iter().filter(|(path, _)| !path.contains('.')).fold(command, |command, (path, _)| {
         let name = if *path == "auth_url" { "auth-url" } else { *path };
         command.arg(Arg::new(*path).long(name).hide(true).action(ArgAction::Append))
@@ -114,7 +114,7 @@ fn configured(command: Command) -> Command {
 fn flag(key: &'static Key) -> Arg {
     let default = match (&key.default, key.form) {
         (Some(default), Form::Toml) => format!(" [default: {default}]"),
-        // As a flag gives them: texts without quotes, lists without brackets.
+        // As a flag writes them: texts without quotes, lists without brackets.
         (Some(default), Form::Text | Form::Number | Form::Switch | Form::Texts | Form::Numbers) => {
             format!(" [default: {}]", default.replace(['"', '[', ']'], ""))
         }
@@ -144,7 +144,7 @@ fn heading(path: &str) -> &'static str {
     }
 }
 
-/// Where the configuration comes from, by the command line.
+/// The sources of the configuration that the command line names.
 pub(super) fn sources(
     matches: &ArgMatches,
     variables: impl IntoIterator<Item = (OsString, OsString)>,

@@ -1,11 +1,9 @@
-//! The command line. `main` hands everything over to [`run`].
+//! The command line: parses arguments, calls one function and prints its result.
 //!
-//! Exit codes: 0 all is well, 1 it failed, 2 the command line or the configuration is wrong, 141 nothing reads what it prints.
+//! Exit codes: 0 success, 1 failure, 2 a wrong command line or configuration, 141 nothing reads the output.
 
 mod args;
-mod check;
 mod healthcheck;
-mod store;
 
 use std::error::Error;
 use std::ffi::OsString;
@@ -16,27 +14,29 @@ use std::process::ExitCode;
 use clap::ArgMatches;
 use clap::error::ErrorKind;
 
+use crate::check;
 use crate::config::{ConfigErrors, Sources};
 use crate::settings::LogFormat;
+use crate::stores::maintenance::{self, Done};
 use crate::telemetry::logs;
 
 pub use self::args::command;
 
 const FAILED: u8 = 1;
 const WRONG_USE: u8 = 2;
-/// What a shell reports of a program that SIGPIPE (13) ended. Most programs end so when their reader, such as `head`, has gone
-/// away, and pipelines expect it.
+/// The status that a shell reports for a program that SIGPIPE (13) ended. Most programs end so when their reader, such as
+/// `head`, has ended, and pipelines expect it.
 const READER_GONE: u8 = 128 + 13;
 
-/// What a command ended with, beside success.
+/// Why a command failed.
 enum Failure {
-    /// Said on standard error; the code is 2.
+    /// Printed to standard error; the code is 2.
     Configuration(ConfigErrors),
-    /// Said on standard error; the code is 1.
+    /// Printed to standard error; the code is 1.
     Failed(Box<dyn Error + Send + Sync>),
-    /// Everything was said already; the code is 1.
-    Told,
-    /// Nothing reads what the command prints, so nothing is said; the code is 141.
+    /// The error was printed already; the code is 1.
+    Printed,
+    /// Nothing reads the output, so there is no message; the code is 141.
     ReaderGone,
 }
 
@@ -61,37 +61,37 @@ impl From<io::Error> for Failure {
     }
 }
 
-/// Does what the command line says.
+/// Runs the command of the command line.
 pub fn run(
     arguments: impl IntoIterator<Item = OsString>,
     variables: impl IntoIterator<Item = (OsString, OsString)>,
 ) -> ExitCode {
     let matches = match command().try_get_matches_from(arguments) {
         Ok(matches) => matches,
-        Err(error) => return explain(&error),
+        Err(error) => return print_usage(&error),
     };
     match dispatch(&matches, variables) {
         Ok(()) => ExitCode::SUCCESS,
         Err(Failure::Configuration(errors)) => {
-            complain(&format!("{errors}\n"));
+            print_error(&format!("{errors}\n"));
             ExitCode::from(WRONG_USE)
         }
         Err(Failure::Failed(error)) => {
-            complain(&format!("onceward: {error}\n"));
+            print_error(&format!("onceward: {error}\n"));
             ExitCode::from(FAILED)
         }
-        Err(Failure::Told) => ExitCode::from(FAILED),
+        Err(Failure::Printed) => ExitCode::from(FAILED),
         Err(Failure::ReaderGone) => ExitCode::from(READER_GONE),
     }
 }
 
-/// Says on standard error what is wrong. Where that is closed the exit code has to do: `eprintln!` would panic.
-fn complain(text: &str) {
+/// Prints to standard error. Where that is closed, only the exit code is left: `eprintln!` would panic.
+fn print_error(text: &str) {
     drop(io::stderr().write_all(text.as_bytes()));
 }
 
-/// What clap has to say: a help text that was asked for, or what is wrong.
-fn explain(error: &clap::Error) -> ExitCode {
+/// Prints clap's message: a help text that was asked for, or an error.
+fn print_usage(error: &clap::Error) -> ExitCode {
     let printed = error.print();
     let asked = matches!(error.kind(), ErrorKind::DisplayHelp | ErrorKind::DisplayVersion);
     match (asked, printed) {
@@ -111,8 +111,8 @@ fn dispatch(
             let loaded = args::sources(matches, variables)?.load()?;
             let format = loaded.settings.telemetry.logs;
             block_on(crate::serve::run(loaded))?.map_err(|error| match format {
-                // A program reads every line.
-                LogFormat::Json if logs::failed(&*error) => Failure::Told,
+                // A program that reads the log gets JSON lines only.
+                LogFormat::Json if logs::failed(&*error) => Failure::Printed,
                 LogFormat::Json | LogFormat::Text => Failure::Failed(error),
             })
         }
@@ -121,22 +121,20 @@ fn dispatch(
             let sources = args::sources(matches, variables)?;
             let report = block_on(check::run(&sources))?;
             print(&if matches.get_flag(args::JSON) { report.to_json() } else { report.to_string() })?;
-            if report.failed() { Err(Failure::Told) } else { Ok(()) }
+            if report.failed() { Err(Failure::Printed) } else { Ok(()) }
         }
         Some(("config", matches)) => print(&shown(matches, &args::sources(matches, variables)?)?),
         Some(("migrate", matches)) => {
             let store = args::sources(matches, variables)?.store()?;
-            let done = if matches.get_flag(args::PRINT_SQL) {
-                store::sql(&store)?
-            } else {
-                block_on(store::migrate(&store))??.said(matches.get_flag(args::JSON))
-            };
-            print(&done)
+            if matches.get_flag(args::PRINT_SQL) {
+                return print(&maintenance::print_sql(&store)?);
+            }
+            print_done(&block_on(maintenance::migrate(&store))??, matches)
         }
         Some(("store", matches)) => match matches.subcommand() {
             Some(("accept-loss", matches)) => {
                 let store = args::sources(matches, variables)?.store()?;
-                print(&block_on(store::accept_loss(&store))??.said(matches.get_flag(args::JSON)))
+                print_done(&block_on(maintenance::accept_loss(&store))??, matches)
             }
             Some(_) | None => Err(Failure::Failed("this command is not in this version".into())),
         },
@@ -157,6 +155,10 @@ fn shown(matches: &ArgMatches, sources: &Sources) -> Result<String, Failure> {
     }
     let shown = sources.show()?;
     Ok(if matches.get_flag(args::JSON) { pretty(&shown.to_json()) } else { shown.to_string() })
+}
+
+fn print_done(done: &Done, matches: &ArgMatches) -> Result<(), Failure> {
+    print(&if matches.get_flag(args::JSON) { done.to_json() } else { done.to_text() })
 }
 
 fn print(text: &str) -> Result<(), Failure> {

@@ -1,24 +1,23 @@
-//! What is allowed and may still be a mistake.
+//! Warnings about settings that are allowed and may still be mistakes.
 
 use std::time::Duration;
 
-use onceward::http::ScopeRule;
+use onceward::http::{CloseDelimited, Mode, ScopeRule, StoreDown};
 
 use super::document::Document;
 use super::problem::Problem;
 use super::routes::HEADERS_BYTES;
-use super::rules::{CloseDelimited, Mode, Rules, StoreDown};
+use super::rules::Rules;
 use super::tree::{Node, Path};
 use super::values::{ScopePart, Size};
-use crate::settings::{Scheme, StoreUrl};
-use crate::stores::record_bytes_max;
+use crate::settings::Scheme;
 
-/// Clients retry after a lunch break, a deployment, a night: less than this protects few of them.
+/// Clients retry after a lunch break, a deployment or a night. A shorter retention protects few of them.
 const SHORT_RETENTION: Duration = Duration::from_secs(60 * 60);
-/// 128 bits in hexadecimal have 32 digits; shorter than half of that can be guessed or collide.
+/// 128 bits in hexadecimal have 32 digits; a key of less than half of that can be guessed or collide.
 const SHARED_KEY_LENGTH: usize = 16;
 
-/// Advice, each with the origin of the value that it concerns.
+/// The warnings, each with the origin of the value that it concerns.
 pub(super) fn about(document: &Document, tree: &Node) -> Vec<Problem> {
     let mut advice = Vec::new();
     let mut say = |path: &Path, text: String| advice.push(Problem { origin: tree.origin_of(path), text });
@@ -64,7 +63,7 @@ fn places(document: &Document, say: &mut impl FnMut(&Path, String)) {
             say(&Path::of("trusted_proxies").at(index), text);
         }
     }
-    if document.store.0 == StoreUrl::Memory {
+    if !document.store.0.is_durable() {
         let text = "`store` = \"memory:\" forgets everything at every restart, so that retries execute again: use it for \
                     tests only, and \"sqlite:PATH\" otherwise";
         say(&Path::of("store"), text.to_owned());
@@ -98,7 +97,7 @@ fn scope(document: &Document, say: &mut impl FnMut(&Path, String)) {
         match part {
             ScopeRule::Authorization | ScopeRule::BasicUser if lacks_secret(document) => {
                 let text = format!(
-                    "`scope` = \"{part}\" without a `secret`: whoever can read the store can test guesses about who its \
+                    "`scope` = \"{part}\" without a `secret`: a reader of the store can test guesses about who its \
                      callers are; give a secret before the first start, because it cannot change later"
                 );
                 say(&path, text);
@@ -110,14 +109,11 @@ fn scope(document: &Document, say: &mut impl FnMut(&Path, String)) {
 
 /// A store in a file keeps a secret beside it, and one in memory has no other readers.
 fn lacks_secret(document: &Document) -> bool {
-    match document.store.0 {
-        StoreUrl::Postgres(_) | StoreUrl::Redis(_) => document.secret.is_none(),
-        StoreUrl::Memory | StoreUrl::Sqlite(_) => false,
-    }
+    document.store.0.is_shared() && document.secret.is_none()
 }
 
 fn route(rules: &Rules, place: &Path, tree: &Node, document: &Document, say: &mut impl FnMut(&Path, String)) {
-    // What a route inherits was said about the defaults already.
+    // The defaults have their own warning about what a route inherits.
     let own = |key: &str| tree.get(&place.key(key)).is_some();
     if rules.retention.0 < SHORT_RETENTION && own("retention") {
         let text = format!(
@@ -152,11 +148,11 @@ fn route(rules: &Rules, place: &Path, tree: &Node, document: &Document, say: &mu
         );
         say(&place.key("respond_within"), text);
     }
-    given_away(rules, place, document, &written, say);
+    reduced_protection(rules, place, document, &written, say);
 }
 
-/// Settings that are there to give a part of the protection away.
-fn given_away(
+/// Settings that give up a part of the protection.
+fn reduced_protection(
     rules: &Rules,
     place: &Path,
     document: &Document,
@@ -164,13 +160,13 @@ fn given_away(
     say: &mut impl FnMut(&Path, String),
 ) {
     let mut about = |key: &str, text: String| say(&place.key(key), format!("`{place}.{key}` {text}"));
-    if rules.mode == Mode::Observe && written("mode") {
+    if rules.mode.0 == Mode::Observe && written("mode") {
         about("mode", "= \"observe\" protects nothing: each retry executes, and what would have happened is only counted".to_owned());
     }
     if rules.methods.is_empty() && written("methods") {
         about("methods", "= [] protects no method: only routes whose `match` names one, or that list their own, are protected".to_owned());
     }
-    if rules.close_delimited == CloseDelimited::Accept && written("close_delimited") {
+    if rules.close_delimited.0 == CloseDelimited::Accept && written("close_delimited") {
         about(
             "close_delimited",
             "= \"accept\" takes an answer that was cut off for a whole one, and replays it to every retry: let the service send \
@@ -178,7 +174,7 @@ fn given_away(
                 .to_owned(),
         );
     }
-    if rules.store_down == StoreDown::Pass && written("store_down") {
+    if rules.store_down.0 == StoreDown::Pass && written("store_down") {
         about(
             "store_down",
             "= \"pass\" lets each try execute while the store is away. GET /readyz is 503 then, so that a balancer which asks it \
@@ -187,7 +183,7 @@ fn given_away(
         );
     }
     let largest = rules.max_response_body.bytes().saturating_add(HEADERS_BYTES);
-    if let Some(most) = record_bytes_max(&document.store.0).filter(|most| largest > *most)
+    if let Some(most) = document.store.0.record_bytes_max().filter(|most| largest > *most)
         && written("max_response_body")
     {
         about(

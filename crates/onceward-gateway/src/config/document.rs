@@ -1,18 +1,19 @@
-//! The configuration as it is written: every key, its type, its meaning and its default.
+//! The configuration file: every key, its type, its meaning and its default.
 //!
-//! The doc comments here are what `--help`, the JSON Schema and the page say about a key.
+//! The doc comments here are the descriptions in `--help`, the JSON Schema and `docs/configuration.md`.
 
 use std::path::PathBuf;
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
+use super::choice::Choice;
 use super::rules::{Defaults, Route};
-use super::secret::SecretSource;
-use super::text::Text as _;
+use super::secret_source::SecretSource;
+use super::text_value::TextValue as _;
 use super::urls::{CacheUrl, Store, UpstreamUrl, WebUrl};
 use super::values::{Address, Level, Network, ScopePart, Size, Time};
-use crate::settings;
+use crate::settings::{self, Keepalive, LogFormat, Role};
 
 /// The configuration of `onceward serve`.
 #[derive(Debug, Clone, Serialize, Deserialize, JsonSchema)]
@@ -24,7 +25,7 @@ pub(super) struct Document {
     /// The API behind: the only place that requests are ever sent to.
     pub upstream: UpstreamUrl,
     /// Which requests may use a connection to the upstream again: `unkeyed`, or `all` where it never closes one by itself.
-    pub upstream_keepalive: Keepalive,
+    pub upstream_keepalive: Choice<Keepalive>,
     /// Whether the upstream gets the `Host` that the client sent (`true`), or its own from `upstream` (`false`).
     pub preserve_host: bool,
     /// Addresses and networks of proxies whose `X-Forwarded-*` and `Forwarded` are kept. Those of other clients are replaced.
@@ -54,7 +55,7 @@ pub(super) struct Document {
     pub public_url: Option<WebUrl>,
     /// Where operators come in, and who may do what.
     pub admin: Admin,
-    /// How every request is treated that no route says otherwise about.
+    /// How requests are treated, except where a route differs.
     pub defaults: Defaults,
     /// What differs from the defaults, by method and path. The first match wins.
     #[serde(skip_serializing_if = "Vec::is_empty")]
@@ -89,18 +90,9 @@ pub(super) struct Token {
     /// Who it is, for the audit trail.
     pub name: String,
     /// What it allows: each role may also do what those before it may.
-    pub role: Role,
+    pub role: Choice<Role>,
     /// The credential, from a variable or a file.
     pub token: SecretSource,
-}
-
-/// What a token allows.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
-#[serde(rename_all = "lowercase")]
-pub(super) enum Role {
-    Reader,
-    Worker,
-    Operator,
 }
 
 /// The certificate that clients see.
@@ -161,27 +153,11 @@ pub(super) struct Limits {
 #[serde(deny_unknown_fields, default)]
 pub(super) struct Logs {
     /// For people (`text`) or for programs (`json`: one object a line).
-    pub format: LogFormat,
+    pub format: Choice<LogFormat>,
     /// How much: `error`, `warn`, `info`, `debug`, `trace`, or directives such as `info,hyper=debug`.
     pub level: Level,
     /// Whether each answered request is a line of its own, whatever the level.
     pub access: bool,
-}
-
-/// The form of a log.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
-#[serde(rename_all = "lowercase")]
-pub(super) enum LogFormat {
-    Text,
-    Json,
-}
-
-/// Which requests may use a connection to the upstream again.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
-#[serde(rename_all = "lowercase")]
-pub(super) enum Keepalive {
-    Unkeyed,
-    All,
 }
 
 /// Where traces go.
@@ -199,7 +175,7 @@ impl Default for Document {
         Self {
             listen: Address(settings::Settings::LISTEN),
             upstream: UpstreamUrl::read("http://127.0.0.1:3000").expect("a URL"),
-            upstream_keepalive: Keepalive::Unkeyed,
+            upstream_keepalive: Choice::default(),
             preserve_host: settings::Forwarding::default().preserve_host,
             trusted_proxies: Vec::new(),
             store: Store(settings::StoreUrl::Sqlite(PathBuf::from("onceward.db"))),
@@ -230,7 +206,7 @@ impl Default for Admin {
 
 impl Default for Logs {
     fn default() -> Self {
-        Self { format: LogFormat::Text, level: Level("info".to_owned()), access: false }
+        Self { format: Choice::default(), level: Level("info".to_owned()), access: false }
     }
 }
 

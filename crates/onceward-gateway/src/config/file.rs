@@ -7,7 +7,7 @@ use toml::de::{DeTable, DeValue};
 use super::problem::{ConfigErrors, Origin, Problem};
 use super::tree::{Node, Value};
 
-/// Larger than any configuration; whoever names a database by mistake is told so at once.
+/// Larger than any configuration. A database that is named by mistake is refused before it is read.
 const LARGEST_FILE_BYTES: u64 = 4 << 20;
 
 pub(super) fn read(path: &Path) -> Result<Node, ConfigErrors> {
@@ -23,25 +23,25 @@ pub(super) fn read(path: &Path) -> Result<Node, ConfigErrors> {
     parse(&name, &text)
 }
 
-/// A file's text as a tree. The first syntax error is told with its line: those after it mostly follow from it.
+/// A file's text as a tree. Only the first syntax error is reported, because those after it mostly follow from it.
 pub(super) fn parse(name: &str, text: &str) -> Result<Node, ConfigErrors> {
-    let place = Place { name, text };
+    let source = Source { name, text };
     let (table, errors) = DeTable::parse_recoverable(text);
     let first = errors.iter().min_by_key(|error| error.span().map_or(text.len(), |span| span.start));
     if let Some(error) = first {
-        return Err(place.syntax_error(error).into());
+        return Err(source.syntax_error(error).into());
     }
     let origin = Origin::File { name: name.to_owned(), line: None };
-    Ok(Node { value: place.table(table.get_ref()), origin })
+    Ok(Node { value: source.table(table.get_ref()), origin })
 }
 
 #[derive(Clone, Copy)]
-struct Place<'a> {
+struct Source<'a> {
     name: &'a str,
     text: &'a str,
 }
 
-impl Place<'_> {
+impl Source<'_> {
     fn origin(self, offset: usize) -> Origin {
         Origin::File { name: self.name.to_owned(), line: Some(self.line(offset)) }
     }
@@ -59,7 +59,7 @@ impl Place<'_> {
         Value::Table(nodes.collect())
     }
 
-    /// A table is where its name stands; anything else is where it stands itself.
+    /// The origin of a table is the line of its name; that of any other value is its own line.
     fn node(self, value: &DeValue<'_>, key: Origin, start: usize) -> Node {
         let here = self.origin(start);
         match value {
@@ -74,7 +74,7 @@ impl Place<'_> {
             DeValue::String(text) => leaf(toml::Value::String(text.to_string()), here),
             DeValue::Boolean(truth) => leaf(toml::Value::Boolean(*truth), here),
             DeValue::Datetime(time) => leaf(toml::Value::Datetime(*time), here),
-            // Whatever does not fit a number stays a text, and is refused where a number is wanted.
+            // A number out of range stays a text, and is refused where a number is expected.
             DeValue::Integer(number) => {
                 let value = i64::from_str_radix(number.as_str(), number.radix());
                 leaf(
@@ -95,7 +95,7 @@ impl Place<'_> {
         let origin = Origin::File { name: self.name.to_owned(), line: Some(line) };
         let shown = self.text.lines().nth(line - 1).unwrap_or_default();
         let text = format!("this is not TOML: {}", error.message());
-        // A line that may hold a credential is not repeated.
+        // A line that may hold a credential is not quoted.
         let lower = shown.to_lowercase();
         if ["secret", "token", "password", "://"].iter().any(|word| lower.contains(word)) {
             return Problem { origin, text };

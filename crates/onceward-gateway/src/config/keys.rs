@@ -1,19 +1,18 @@
-//! The table of keys: one row for each, made from the types, so that none can lack its flag or its variable.
+//! The table of keys, generated from the types, so that each key has a flag and a variable.
 
-use std::fmt;
 use std::sync::LazyLock;
 
 use schemars::generate::SchemaSettings;
-use serde::de::{self, Deserialize, Deserializer, Visitor};
 use serde_json::Value;
 
 use super::document::{Admin, Document, Limits, Logs, Tls, Token, Traces, UpstreamTls};
+use super::names::names_of;
 use super::rules::{Defaults, Route};
 
 /// A key of the configuration, with its flag and its variable.
 #[derive(Debug, Clone)]
 pub struct Key {
-    /// The way to it: `admin.listen`.
+    /// Its path: `admin.listen`.
     pub path: String,
     /// Without its dashes: `admin-listen`. Keys of `[defaults]` have no prefix.
     pub flag: String,
@@ -21,17 +20,17 @@ pub struct Key {
     pub variable: String,
     /// What it means.
     pub meaning: String,
-    /// What it is where nobody says anything, as TOML; nothing where it is not set then.
+    /// Its default as TOML; `None` where it has none.
     pub default: Option<String>,
-    /// The words to choose from; none where it is not a choice.
+    /// The words to choose from; empty where any value is allowed.
     pub choices: Vec<String>,
-    /// How a flag or a variable gives it.
+    /// How a flag or a variable writes it.
     pub form: Form,
     /// Stands for its value in a help text.
     pub placeholder: String,
 }
 
-/// How a flag or a variable gives a value.
+/// How a flag or a variable writes a value.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Form {
     /// As it is.
@@ -61,21 +60,21 @@ type Fields = fn() -> &'static [&'static str];
 
 /// The tables that have no list around them. A test compares their keys with the schema's.
 const TABLES: [(&str, Fields); 8] = [
-    ("", fields_of::<Document>),
-    ("admin", fields_of::<Admin>),
-    ("defaults", fields_of::<Defaults>),
-    ("tls", fields_of::<Tls>),
-    ("upstream_tls", fields_of::<UpstreamTls>),
-    ("limits", fields_of::<Limits>),
-    ("logs", fields_of::<Logs>),
-    ("traces", fields_of::<Traces>),
+    ("", names_of::<Document>),
+    ("admin", names_of::<Admin>),
+    ("defaults", names_of::<Defaults>),
+    ("tls", names_of::<Tls>),
+    ("upstream_tls", names_of::<UpstreamTls>),
+    ("limits", names_of::<Limits>),
+    ("logs", names_of::<Logs>),
+    ("traces", names_of::<Traces>),
 ];
 
 /// The keys of a table inside a list, in order.
 pub(super) fn item_fields(path: &str) -> &'static [&'static str] {
     match path {
-        "routes" => fields_of::<Route>(),
-        "admin.tokens" => fields_of::<Token>(),
+        "routes" => names_of::<Route>(),
+        "admin.tokens" => names_of::<Token>(),
         _ => &[],
     }
 }
@@ -101,7 +100,7 @@ fn key(table: &str, field: &str) -> Option<Key> {
     })
 }
 
-/// The JSON Schema with every type in its place, for looking things up.
+/// The JSON Schema without references, for look-ups.
 pub(super) static INLINED: LazyLock<Value> = LazyLock::new(|| {
     let settings = SchemaSettings::draft2020_12().with(|settings| settings.inline_subschemas = true);
     settings.into_generator().into_root_schema_for::<Document>().to_value()
@@ -112,12 +111,12 @@ pub fn schema() -> Value {
     SchemaSettings::draft2020_12().into_generator().into_root_schema_for::<Document>().to_value()
 }
 
-/// What the schema says about a key; lists are passed through.
+/// The schema of a key; the path leaves out the indices of lists.
 pub(super) fn schema_of(path: &str) -> Option<&'static Value> {
     path.split('.').try_fold(&*INLINED, |schema, key| property(schema, key))
 }
 
-/// What the schema says about a key of a table, of the items of a list, or of one of several forms.
+/// The schema of a key of a table, of the items of a list, or of one of several alternatives.
 pub(super) fn property<'a>(schema: &'a Value, key: &str) -> Option<&'a Value> {
     let direct = schema.get("properties").and_then(|properties| properties.get(key));
     let item = || schema.get("items").and_then(|items| property(items, key));
@@ -155,7 +154,7 @@ fn has_type(schema: &Value, name: &str) -> bool {
     own || alternatives(schema).any(|schema| has_type(schema, name))
 }
 
-/// How a flag or a variable gives a value of this schema.
+/// How a flag or a variable writes a value of this schema.
 pub(super) fn form(schema: &Value) -> Form {
     let items = schema.get("items");
     match items {
@@ -189,55 +188,4 @@ fn placeholder(path: &str, schema: &Value) -> String {
         (Form::Toml, _) => "TOML",
     };
     word.to_owned()
-}
-
-/// The fields of a type in the order they are written in; the schema would have them by name.
-fn fields_of<'de, T: Deserialize<'de>>() -> &'static [&'static str] {
-    let mut fields: &'static [&'static str] = &[];
-    // It always fails: it only asks for the names.
-    match T::deserialize(FieldNames(&mut fields)) {
-        Ok(_) | Err(Asked) => fields,
-    }
-}
-
-struct FieldNames<'a>(&'a mut &'static [&'static str]);
-
-#[derive(Debug)]
-struct Asked;
-
-impl fmt::Display for Asked {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("only the names of the fields were asked for")
-    }
-}
-
-impl std::error::Error for Asked {}
-
-impl de::Error for Asked {
-    fn custom<T: fmt::Display>(_: T) -> Self {
-        Self
-    }
-}
-
-impl<'de> Deserializer<'de> for FieldNames<'_> {
-    type Error = Asked;
-
-    fn deserialize_any<V: Visitor<'de>>(self, _: V) -> Result<V::Value, Asked> {
-        Err(Asked)
-    }
-
-    fn deserialize_struct<V: Visitor<'de>>(
-        self,
-        _: &'static str,
-        fields: &'static [&'static str],
-        _: V,
-    ) -> Result<V::Value, Asked> {
-        *self.0 = fields;
-        Err(Asked)
-    }
-
-    serde::forward_to_deserialize_any! {
-        bool i8 i16 i32 i64 u8 u16 u32 u64 f32 f64 char str string bytes byte_buf option unit unit_struct
-        newtype_struct seq tuple tuple_struct map enum identifier ignored_any
-    }
 }

@@ -1,29 +1,31 @@
 //! The configuration: defaults, below a file, below variables, below flags.
 //!
 //! 1. Each of the four is read into a tree in which every value knows where it came from.
-//! 2. The trees are laid over each other. Keys that nobody knows are taken out and told about.
-//! 3. The tree is read into typed values, and every value that does not fit is told about.
-//! 4. What was read is checked as a whole and becomes [`Settings`].
+//! 2. The trees are merged. Unknown keys are removed and reported.
+//! 3. The tree is deserialized into typed values, and every value of a wrong type is reported.
+//! 4. The values are validated together and become [`Settings`].
 //!
-//! What is wrong is told with file and line, flag or variable, and what to write instead.
+//! Every error names the file and line, the flag or the variable, and what to write instead.
 
 mod advice;
+mod choice;
+mod deserialize;
 mod document;
 mod file;
-mod given;
 mod keys;
+mod names;
+mod overrides;
 mod pattern;
 mod problem;
-mod read;
-mod resolve;
 mod routes;
 mod rules;
-mod secret;
+mod secret_source;
 mod show;
-mod text;
+mod text_value;
 mod tree;
-mod unknown;
+mod unknown_keys;
 mod urls;
+mod validate;
 mod values;
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -43,10 +45,10 @@ use crate::settings::{Settings, StoreUrl};
 
 /// The keys of later releases, with what to do instead.
 pub(crate) fn later() -> &'static [(&'static str, &'static str)] {
-    &unknown::LATER
+    &unknown_keys::LATER
 }
 
-/// Where a configuration is read from. It can be read again, when the file has changed.
+/// The sources of a configuration. They can be loaded again when the file has changed.
 #[derive(Clone)]
 pub struct Sources {
     file: Option<PathBuf>,
@@ -59,17 +61,17 @@ pub struct Sources {
 /// A configuration that was read and checked.
 #[derive(Debug, Clone)]
 pub struct Loaded {
-    /// What to go by.
+    /// The settings to run with.
     pub settings: Settings,
-    /// What is allowed and may still be a mistake.
+    /// Warnings about settings that are allowed and may still be mistakes.
     pub advice: Vec<Problem>,
-    /// Where it came from, to be read again.
+    /// The sources, to reload from.
     pub sources: Sources,
     /// What happens when the store was made under another namespace, scope or secret.
     pub identity_change: IdentityChange,
 }
 
-/// What the sources say together, before it is checked as a whole.
+/// The merged sources, before they are validated together.
 struct Merged {
     tree: Node,
     document: Document,
@@ -77,7 +79,7 @@ struct Merged {
 }
 
 impl Sources {
-    /// Nothing but these variables; values that are no text count only if a key or a secret is looked for in them.
+    /// Only these variables. A value that is not UTF-8 is an error only if a key or a secret is read from it.
     pub fn new(variables: impl IntoIterator<Item = (OsString, OsString)>) -> Self {
         let mut sources = Self {
             file: None,
@@ -92,27 +94,27 @@ impl Sources {
                     sources.variables.insert(name, value);
                 }
                 (Ok(name), Err(_)) => sources.unreadable.push(name),
-                // A name that is no text can be none of ours.
+                // No variable of the gateway has a name that is not UTF-8.
                 (Err(_), _) => {}
             }
         }
-        sources.file = sources.variables.get(given::CONFIG_VARIABLE).map(PathBuf::from);
+        sources.file = sources.variables.get(overrides::CONFIG_VARIABLE).map(PathBuf::from);
         sources
     }
 
-    /// Names the file, whatever the variable says.
+    /// Sets the file, in place of the one that a variable names.
     pub fn with_file(mut self, path: impl Into<PathBuf>) -> Self {
         self.file = Some(path.into());
         self
     }
 
-    /// Adds what a flag says about the key at a path, as often as it was given.
+    /// Adds the values of a flag for the key at a path, one for each time that the flag was given.
     pub fn with_flag(mut self, path: &str, values: Vec<String>) -> Self {
         self.flags.push((path.to_owned(), values));
         self
     }
 
-    /// Says what happens when the store was made under another namespace, scope or secret.
+    /// Sets what happens when the store was made under another namespace, scope or secret.
     pub fn with_identity_change(mut self, change: IdentityChange) -> Self {
         self.identity_change = change;
         self
@@ -123,17 +125,17 @@ impl Sources {
         self.file.as_deref()
     }
 
-    /// Reads and checks everything.
+    /// Reads and validates everything.
     pub fn load(&self) -> Result<Loaded, ConfigErrors> {
         let (merged, settings) = self.checked()?;
         let advice = advice::about(&merged.document, &merged.tree);
         Ok(Loaded { settings, advice, sources: self.clone(), identity_change: self.identity_change })
     }
 
-    /// The effective values with their origins, if nothing is wrong with them.
+    /// The effective values with their origins, if they are valid.
     pub fn show(&self) -> Result<Shown, ConfigErrors> {
         let (mut merged, _) = self.checked()?;
-        // These may have a password in them, which their own text leaves out.
+        // The tree has these as they were written, perhaps with a password; their `Display` leaves it out.
         let store = Some(merged.document.store.to_string());
         let cache = merged.document.cache.as_ref().map(ToString::to_string);
         for (key, text) in [("store", store), ("cache", cache)] {
@@ -144,20 +146,20 @@ impl Sources {
         Ok(Shown::new(&merged.tree))
     }
 
-    /// Only the address of the admin listener, whatever else may be wrong.
+    /// Only the address of the admin listener, even if other values are wrong.
     pub fn admin_listen(&self) -> Result<SocketAddr, ConfigErrors> {
-        Ok(read::one::<values::Address>(&self.merged()?.tree, "admin.listen")?.0)
+        Ok(deserialize::one::<values::Address>(&self.merged()?.tree, "admin.listen")?.0)
     }
 
-    /// Only the store, whatever else may be wrong.
+    /// Only the store, even if other values are wrong.
     pub fn store(&self) -> Result<StoreUrl, ConfigErrors> {
-        Ok(read::one::<urls::Store>(&self.merged()?.tree, "store")?.0)
+        Ok(deserialize::one::<urls::Store>(&self.merged()?.tree, "store")?.0)
     }
 
     fn checked(&self) -> Result<(Merged, Settings), ConfigErrors> {
         let mut merged = self.merged()?;
         ConfigErrors::unless_empty(std::mem::take(&mut merged.problems))?;
-        let settings = resolve::settings(&merged.document, &merged.tree, &self.variables)?;
+        let settings = validate::settings(&merged.document, &merged.tree, &self.variables)?;
         Ok((merged, settings))
     }
 
@@ -167,12 +169,12 @@ impl Sources {
         let mut secrets = BTreeSet::new();
         if let Some(path) = &self.file {
             let file = file::read(path)?;
-            given::secrets_named_in(&file, &mut secrets);
+            overrides::secrets_named_in(&file, &mut secrets);
             tree.overlay(file);
         }
-        let flags = given::from_flags(&self.flags, &mut problems);
-        given::secrets_named_in(&flags, &mut secrets);
-        tree.overlay(given::from_variables(&self.variables, &secrets, &mut problems));
+        let flags = overrides::from_flags(&self.flags, &mut problems);
+        overrides::secrets_named_in(&flags, &mut secrets);
+        tree.overlay(overrides::from_variables(&self.variables, &secrets, &mut problems));
         tree.overlay(flags);
         for name in
             self.unreadable.iter().filter(|name| name.starts_with("ONCEWARD_") || secrets.contains(*name))
@@ -180,15 +182,15 @@ impl Sources {
             let origin = Origin::Variable(name.clone());
             problems.push(Problem { origin, text: "is not UTF-8: set it to a text".to_owned() });
         }
-        problems.extend(unknown::take_unknown(&mut tree));
-        let (document, wrong) = read::document(&tree);
+        problems.extend(unknown_keys::take_unknown(&mut tree));
+        let (document, wrong) = deserialize::document(&tree);
         problems.extend(wrong);
-        // One that is wrong has been told about already.
+        // A scope of a wrong type was reported already.
         let scope = tree.get(&Path::of("scope"));
         if scope.is_none_or(|node| matches!(&node.value, Value::Array(parts) if parts.is_empty())) {
             problems.push(Problem {
                 origin: tree.origin_of(&Path::of("scope")),
-                text: resolve::NO_SCOPE.to_owned(),
+                text: validate::NO_SCOPE.to_owned(),
             });
         }
         Ok(Merged { tree, document, problems })

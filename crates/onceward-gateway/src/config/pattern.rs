@@ -1,10 +1,10 @@
-//! Which requests a route takes, as far as it takes to see that a later one can never match.
+//! Route patterns, parsed as far as needed to find a route that can never match because an earlier one covers it.
 
 use http::Method;
 
 use super::rules::{Route, Rules};
 
-/// A route's pattern, taken apart.
+/// A parsed route pattern.
 #[derive(Debug, Clone)]
 pub(super) struct Pattern {
     methods: Methods,
@@ -20,7 +20,7 @@ enum Methods {
 }
 
 impl Pattern {
-    /// Reads it, or says what is wrong with it.
+    /// Parses a route's pattern. The error ends a sentence that begins with "it".
     pub(super) fn of(route: &Route, rules: &Rules) -> Result<Self, &'static str> {
         let (method, path) = match route.pattern.split_once(' ') {
             Some((method, path)) => (Some(method), path.trim_start()),
@@ -49,7 +49,7 @@ impl Pattern {
         Ok(Self { methods, segments, rest })
     }
 
-    /// Whether every request that the other one takes is taken by this one.
+    /// Whether this pattern matches every request that the other one matches.
     pub(super) fn covers(&self, other: &Self) -> bool {
         let methods = match (&self.methods, &other.methods) {
             (Methods::All, _) => true,
@@ -58,7 +58,7 @@ impl Pattern {
                 others.iter().all(|method| these.contains(method))
             }
         };
-        // One with a slash at the end takes what has none as well.
+        // A pattern with a slash at the end matches paths without it as well.
         let without_slash = match self.segments.split_last() {
             Some((Some(last), before)) if last.is_empty() && !before.is_empty() => Some(before),
             Some(_) | None => None,

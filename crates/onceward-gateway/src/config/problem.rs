@@ -1,17 +1,17 @@
-//! What is wrong with a configuration, and where to look.
+//! Errors in a configuration, and where to correct them.
 
 use std::fmt;
 
 /// Where a value came from, which is where to change it.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Origin {
-    /// Nobody said anything.
+    /// It was not set.
     Default,
     /// A line of a file.
     File {
         /// The file's name, as it was given.
         name: String,
-        /// Counted from one; nothing where it concerns the whole file.
+        /// Counted from one; `None` where the problem concerns the whole file.
         line: Option<usize>,
     },
     /// A variable of the environment.
@@ -32,7 +32,7 @@ impl fmt::Display for Origin {
     }
 }
 
-/// One thing that is wrong, with what to do about it. Never repeats a secret.
+/// One error, with what to do about it. Never repeats a secret.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Problem {
     /// Where to change it.
@@ -52,7 +52,7 @@ impl fmt::Display for Problem {
     }
 }
 
-/// Everything that was found wrong, in the order of the file.
+/// Every error that was found, in the order of the file.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ConfigErrors(Vec<Problem>);
 
@@ -62,7 +62,7 @@ impl ConfigErrors {
         &self.0
     }
 
-    /// `Ok` where nothing is wrong.
+    /// `Ok` where there is no problem.
     pub(super) fn unless_empty(mut problems: Vec<Problem>) -> Result<(), Self> {
         if problems.is_empty() {
             return Ok(());

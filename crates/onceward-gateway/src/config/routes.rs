@@ -1,28 +1,28 @@
-//! The policy of every route: what it says, what it inherits, and whether that makes sense.
+//! The policy of every route: its own keys, those that it inherits, and whether they are consistent.
 
 use std::time::Duration;
 
-use onceward::http::{self, Policy, Routes};
-use onceward::{Claim, Key, OnLapse, Profile};
+use onceward::http::{InProgress, KeyRule, Policy, Routes, StoreDown};
+use onceward::{Claim, Key, Profile};
 
 use super::document::Document;
 use super::pattern::Pattern;
-use super::resolve::Findings;
-use super::rules::{self, Route, Rules};
+use super::rules::{Route, Rules};
 use super::tree::Path;
+use super::validate::Findings;
 use super::values::Time;
 
 /// Room for the headers of an answer beside its body.
 pub(super) const HEADERS_BYTES: usize = 1 << 20;
 
-/// What the engine must be able to keep: the largest answer of any route, with its headers.
+/// The largest reply that the engine must keep: that of any route, with its headers.
 pub(super) fn reply_bytes(document: &Document) -> usize {
     let rules = document.routes.iter().map(|route| route.rules(&document.defaults));
     let sizes = rules.chain([document.defaults.rules()]).map(|rules| rules.max_response_body.bytes());
     sizes.max().unwrap_or_default().saturating_add(HEADERS_BYTES)
 }
 
-/// The table of routes. What is wrong goes to the findings; the error is what only the layer knows.
+/// The table of routes. Problems go to the findings; the error is one that only the library finds.
 pub(super) fn build(document: &Document, findings: &mut Findings<'_>) -> Result<Routes, String> {
     let defaults = Place { own: Path::of("defaults"), inherited: None };
     let buffered = document.limits.buffered_bytes.bytes();
@@ -56,7 +56,7 @@ pub(super) fn build(document: &Document, findings: &mut Findings<'_>) -> Result<
                 findings.at(&place.own.key("match"), text);
             }
         }
-        said_in_vain(route, &place.own, findings);
+        without_effect(route, &place.own, findings);
         routes = match (routes, route.protect) {
             (Ok(routes), Some(false)) => {
                 routes.unprotected(&route.pattern).map_err(|error| error.to_string())
@@ -71,16 +71,16 @@ pub(super) fn build(document: &Document, findings: &mut Findings<'_>) -> Result<
     routes
 }
 
-/// Keys of a route that could never count.
-fn said_in_vain(route: &Route, own: &Path, findings: &mut Findings<'_>) {
-    let said = route.said();
-    if let (Some(false), Some(first)) = (route.protect, said.first()) {
+/// Reports keys of a route that have no effect.
+fn without_effect(route: &Route, own: &Path, findings: &mut Findings<'_>) {
+    let set = route.keys_set();
+    if let (Some(false), Some(first)) = (route.protect, set.first()) {
         let text = format!(
             "`{own}` has protect = false, so `{first}` means nothing: remove it, or remove protect = false"
         );
         findings.at(&own.key(first), text);
     }
-    if let (true, Some((method, _))) = (said.contains(&"methods"), route.pattern.split_once(' ')) {
+    if let (true, Some((method, _))) = (set.contains(&"methods"), route.pattern.split_once(' ')) {
         let text = format!(
             "`{own}.methods` means nothing, because its match already names {method}: remove one of the two"
         );
@@ -88,14 +88,14 @@ fn said_in_vain(route: &Route, own: &Path, findings: &mut Findings<'_>) {
     }
 }
 
-/// Where a route's keys are found.
+/// The paths of a route's keys.
 struct Place {
     own: Path,
     inherited: Option<Path>,
 }
 
 impl Place {
-    /// The key as this route says it, or as it inherits it.
+    /// The key of this route, or the one that it inherits.
     fn path(&self, key: &str, findings: &Findings<'_>) -> Path {
         let own = self.own.key(key);
         match &self.inherited {
@@ -105,7 +105,7 @@ impl Place {
     }
 }
 
-/// Checks each rule where its origin is known, and makes the layer's policy from it.
+/// Validates each rule here, where its origin is known, and makes the policy.
 fn policy(rules: &Rules, buffered: usize, place: &Place, findings: &mut Findings<'_>) -> Policy {
     times(rules, place, findings);
     statuses(rules, place, findings);
@@ -118,7 +118,7 @@ fn policy(rules: &Rules, buffered: usize, place: &Place, findings: &mut Findings
         );
         findings.at_either(&first, &second, text);
     }
-    if rules.store_down == rules::StoreDown::Pass && rules.key == rules::KeyRule::Required {
+    if rules.store_down.0 == StoreDown::Pass && rules.key.0 == KeyRule::Required {
         let (first, second) = (place.path("store_down", findings), place.path("key", findings));
         let text = format!(
             "`{first}` = \"pass\" would break the promise of `{second}` = \"required\": write store_down = \"reject\", or \
@@ -133,58 +133,29 @@ fn policy(rules: &Rules, buffered: usize, place: &Place, findings: &mut Findings
         findings.at(&path, text);
     }
     Policy {
-        mode: match rules.mode {
-            rules::Mode::Enforce => http::Mode::Enforce,
-            rules::Mode::Observe => http::Mode::Observe,
-        },
+        mode: rules.mode.0,
         methods: rules.methods.iter().map(|method| method.0.clone()).collect(),
-        key: match rules.key {
-            rules::KeyRule::Required => http::KeyRule::Required,
-            rules::KeyRule::Optional => http::KeyRule::Optional,
-        },
-        syntax: match rules.syntax {
-            rules::Syntax::Lenient => onceward::Syntax::Lenient,
-            rules::Syntax::Strict => onceward::Syntax::Strict,
-        },
+        key: rules.key.0,
+        syntax: rules.syntax.0,
         min_key_length: rules.min_key_length,
-        flavor: match rules.flavor {
-            rules::Flavor::Ietf => http::Flavor::Ietf,
-            rules::Flavor::Stripe => http::Flavor::Stripe,
-        },
-        in_progress: match rules.in_progress {
-            rules::InProgress::Conflict => http::InProgress::Conflict,
-            rules::InProgress::Wait => http::InProgress::Wait,
-            rules::InProgress::Accepted => http::InProgress::Accepted,
-        },
+        flavor: rules.flavor.0,
+        in_progress: rules.in_progress.0,
         wait: rules.wait.0,
         timeout: rules.timeout.0,
         respond_within: rules.respond_within.0,
         lease: rules.lease.0,
-        on_lapse: match rules.on_lapse {
-            rules::OnLapse::Unknown => OnLapse::Unknown,
-            rules::OnLapse::Resume => OnLapse::RESUME,
-        },
+        on_lapse: rules.on_lapse.0.into(),
         retention: rules.retention.0,
         grace: rules.grace.0,
-        store_down: match rules.store_down {
-            rules::StoreDown::Reject => http::StoreDown::Reject,
-            rules::StoreDown::Pass => http::StoreDown::Pass,
-        },
+        store_down: rules.store_down.0,
         retryable: rules.retryable.clone(),
         unknown: rules.unknown.clone(),
         max_request_body: rules.max_request_body.bytes(),
         max_response_body: rules.max_response_body.bytes(),
-        close_delimited: match rules.close_delimited {
-            rules::CloseDelimited::Proven => http::CloseDelimited::Proven,
-            rules::CloseDelimited::Accept => http::CloseDelimited::Accept,
-            rules::CloseDelimited::Unknown => http::CloseDelimited::Unknown,
-        },
+        close_delimited: rules.close_delimited.0,
         fingerprint: fingerprint(rules, place, findings),
         response_version: rules.response_version,
-        set_cookie: match rules.set_cookie {
-            rules::SetCookie::Drop => http::SetCookie::Drop,
-            rules::SetCookie::Allow => http::SetCookie::Allow,
-        },
+        set_cookie: rules.set_cookie.0,
     }
 }
 
@@ -207,7 +178,7 @@ fn times(rules: &Rules, place: &Place, findings: &mut Findings<'_>) {
             );
         }
     }
-    if rules.in_progress == rules::InProgress::Wait && rules.wait.0 < second {
+    if rules.in_progress.0 == InProgress::Wait && rules.wait.0 < second {
         let (first, wait) = (place.path("in_progress", findings), place.path("wait", findings));
         let text = format!(
             "`{first}` = \"wait\" with `{wait}` = \"{}\" waits for nothing: write wait = \"10s\", or in_progress = \
@@ -240,7 +211,7 @@ fn statuses(rules: &Rules, place: &Place, findings: &mut Findings<'_>) {
     }
 }
 
-/// Without a secret: which one is used is known only when the store is open.
+/// The profile without a secret, which is known only when the store is open.
 fn fingerprint(rules: &Rules, place: &Place, findings: &mut Findings<'_>) -> Profile {
     let given = &rules.fingerprint;
     match Profile::builder().headers(given.headers.clone()).ignore(given.ignore.clone()).build() {

@@ -1,22 +1,26 @@
-//! How requests are treated: the keys that `[defaults]` and every `[[routes]]` share.
+//! The keys that `[defaults]` and every `[[routes]]` share.
 
+use onceward::Syntax;
+use onceward::event::Expiry;
+use onceward::http::{CloseDelimited, Flavor, InProgress, KeyRule, Mode, Policy, SetCookie, StoreDown};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
+use super::choice::Choice;
 use super::values::{MethodName, Size, Time};
-use onceward::http::Policy;
+use crate::settings::LapseRule;
 
-/// One list of keys makes three types, so that none can be forgotten in one of them: `Defaults`, where each has a
-/// value; `Route`, where each may be left out; and `Rules`, which a route has after it inherited from the defaults.
+/// Generates three types from one list of keys, so that no type can lack one: `Defaults`, where each has a value; `Route`,
+/// where each may be left out; and `Rules`, a route's values after it inherited from the defaults.
 macro_rules! rules {
     ($($(#[doc = $doc:literal])+ $name:ident: $type:ty = $default:expr;)+) => {
-        /// How every request is treated that no route says otherwise about.
+        /// How requests are treated, except where a route differs.
         #[derive(Debug, Clone, Serialize, Deserialize, JsonSchema)]
         #[serde(deny_unknown_fields, default)]
         pub(super) struct Defaults {
             $($(#[doc = $doc])+ pub $name: $type,)+
             /// What becomes of a record past its window, for the whole store: it is removed (`delete`), or kept without its body, for audit (`soft`).
-            pub expire: Expire,
+            pub expire: Choice<Expiry>,
         }
 
         /// What differs from the defaults on a route. What is left out is as in `[defaults]`.
@@ -32,7 +36,7 @@ macro_rules! rules {
             $($(#[doc = $doc])+ #[serde(default, skip_serializing_if = "Option::is_none")] pub $name: Option<$type>,)+
         }
 
-        /// What a route goes by.
+        /// The effective values of a route.
         #[derive(Debug, Clone)]
         pub(super) struct Rules {
             $(pub $name: $type,)+
@@ -41,28 +45,28 @@ macro_rules! rules {
         impl Default for Defaults {
             fn default() -> Self {
                 let policy = Policy::default();
-                Self { $($name: $default(&policy),)+ expire: Expire::Delete }
+                Self { $($name: $default(&policy),)+ expire: Choice::default() }
             }
         }
 
         impl Defaults {
-            /// What a request goes by that no route says anything about.
+            /// The effective values of requests that match no route.
             pub(super) fn rules(&self) -> Rules {
                 Rules { $($name: self.$name.clone(),)+ }
             }
         }
 
         impl Route {
-            /// What it says, and what it inherits.
+            /// Its own values, and those that it inherits.
             pub(super) fn rules(&self, defaults: &Defaults) -> Rules {
                 Rules { $($name: self.$name.clone().unwrap_or_else(|| defaults.$name.clone()),)+ }
             }
 
-            /// Which keys it says something about, `match` and `protect` apart.
-            pub(super) fn said(&self) -> Vec<&'static str> {
-                let mut said = Vec::new();
-                $(if self.$name.is_some() { said.push(stringify!($name)); })+
-                said
+            /// The keys that it sets, without `match` and `protect`.
+            pub(super) fn keys_set(&self) -> Vec<&'static str> {
+                let mut keys = Vec::new();
+                $(if self.$name.is_some() { keys.push(stringify!($name)); })+
+                keys
             }
         }
     };
@@ -72,16 +76,16 @@ rules! {
     /// Which methods are protected, where a route's `match` names none.
     methods: Vec<MethodName> = |policy: &Policy| policy.methods.iter().cloned().map(MethodName).collect();
     /// Whether a request must bring a key: without one it is refused (`required`) or passes unprotected (`optional`).
-    key: KeyRule = |_: &Policy| KeyRule::Optional;
+    key: Choice<KeyRule> = |policy: &Policy| Choice(policy.key);
     /// Which spellings of a key are accepted: `"k"` and `k` (`lenient`), or only the quoted one (`strict`).
-    syntax: Syntax = |_: &Policy| Syntax::Lenient;
+    syntax: Choice<Syntax> = |policy: &Policy| Choice(policy.syntax);
     /// Shorter keys are refused. 16 is a good floor where callers share a scope.
     min_key_length: usize = |policy: &Policy| policy.min_key_length;
     /// Whose statuses and headers refusals and replays have: the IETF draft's (`ietf`) or Stripe's (`stripe`).
-    flavor: Flavor = |_: &Policy| Flavor::Ietf;
+    flavor: Choice<Flavor> = |policy: &Policy| Choice(policy.flavor);
     /// What a retry gets while the first request runs: 409 (`conflict`), a wait and then the answer (`wait`), or 202 and where to ask (`accepted`).
-    in_progress: InProgress = |_: &Policy| InProgress::Conflict;
-    /// How long a caller may wait for somebody else's execution: always with `in_progress = "wait"`, else if it asks to.
+    in_progress: Choice<InProgress> = |policy: &Policy| Choice(policy.in_progress);
+    /// How long a caller may wait for another caller's execution: always with `in_progress = "wait"`, else if it asks to.
     wait: Time = |policy: &Policy| Time(policy.wait);
     /// After this long the outcome counts as unknown. What the upstream still answers is accepted.
     timeout: Time = |policy: &Policy| Time(policy.timeout);
@@ -90,31 +94,31 @@ rules! {
     /// How long an execution owns its key without renewing; longer work renews by itself.
     lease: Time = |policy: &Policy| Time(policy.lease);
     /// What a lapsed lease means: an unknown outcome (`unknown`), or going on from a recovery point, where there is one (`resume`).
-    on_lapse: OnLapse = |_: &Policy| OnLapse::Unknown;
+    on_lapse: Choice<LapseRule> = |_: &Policy| Choice::default();
     /// How long a completed answer is promised to be replayed. It is published to clients.
     retention: Time = |policy: &Policy| Time(policy.retention);
     /// How much longer than promised it is kept, at most.
     grace: Time = |policy: &Policy| Time(policy.grace);
     /// What happens to keyed requests while the store is away: 503 (`reject`), or on they go unprotected (`pass`).
-    store_down: StoreDown = |_: &Policy| StoreDown::Reject;
+    store_down: Choice<StoreDown> = |policy: &Policy| Choice(policy.store_down);
     /// Statuses of the upstream that prove that nothing was done.
     retryable: Vec<u16> = |policy: &Policy| policy.retryable.clone();
-    /// Statuses of the upstream after which nobody can be sure.
+    /// Statuses of the upstream that leave the outcome unknown.
     unknown: Vec<u16> = |policy: &Policy| policy.unknown.clone();
     /// Bytes of a keyed request's body. It is held in memory until it is answered.
     max_request_body: Size = |policy: &Policy| Size(policy.max_request_body as u64);
     /// Bytes of an answer's body. It is stored, and held in memory until it is.
     max_response_body: Size = |policy: &Policy| Size(policy.max_response_body as u64);
     /// Whether an answer that ends with its connection is whole: if it is JSON (`proven`), always (`accept`), never (`unknown`).
-    close_delimited: CloseDelimited = |_: &Policy| CloseDelimited::Proven;
+    close_delimited: Choice<CloseDelimited> = |policy: &Policy| Choice(policy.close_delimited);
     /// What makes two requests the same beside method, path, query and body.
     fingerprint: Fingerprint = |_: &Policy| Fingerprint::default();
-    /// Stored with every reply, so that a new release can tell an old reply.
+    /// Stored with every reply, so that a new release can recognise an old reply.
     response_version: u32 = |policy: &Policy| policy.response_version;
     /// Whether `Set-Cookie` is stored and replayed (`allow`), or dropped from everything but the first answer (`drop`).
-    set_cookie: SetCookie = |_: &Policy| SetCookie::Drop;
+    set_cookie: Choice<SetCookie> = |policy: &Policy| Choice(policy.set_cookie);
     /// Whether retries are held back (`enforce`), or only counted (`observe`).
-    mode: Mode = |_: &Policy| Mode::Enforce;
+    mode: Choice<Mode> = |policy: &Policy| Choice(policy.mode);
 }
 
 /// What makes two requests the same.
@@ -125,37 +129,4 @@ pub(super) struct Fingerprint {
     pub headers: Vec<String>,
     /// JSON pointers to what is left out of JSON bodies.
     pub ignore: Vec<String>,
-}
-
-/// Words to choose from, in the spelling of the file.
-macro_rules! words {
-    ($($(#[doc = $doc:literal])+ $name:ident { $($word:ident),+ })+) => {
-        $($(#[doc = $doc])+
-        #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
-        #[serde(rename_all = "lowercase")]
-        pub(super) enum $name { $($word),+ })+
-    };
-}
-
-words! {
-    /// Whether a request must bring a key.
-    KeyRule { Required, Optional }
-    /// Which spellings of a key are accepted.
-    Syntax { Lenient, Strict }
-    /// Whose statuses and headers refusals and replays have.
-    Flavor { Ietf, Stripe }
-    /// What a retry gets while the first request runs.
-    InProgress { Conflict, Wait, Accepted }
-    /// What a lapsed lease means.
-    OnLapse { Unknown, Resume }
-    /// What becomes of a record past its window.
-    Expire { Delete, Soft }
-    /// What happens to keyed requests while the store is away.
-    StoreDown { Reject, Pass }
-    /// What an answer counts as that has no length and ends where its connection does.
-    CloseDelimited { Proven, Accept, Unknown }
-    /// Whether `Set-Cookie` is stored and replayed.
-    SetCookie { Drop, Allow }
-    /// Whether retries are held back, or only counted.
-    Mode { Enforce, Observe }
 }

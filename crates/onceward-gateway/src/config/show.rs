@@ -1,4 +1,4 @@
-//! The effective values, each with where it came from.
+//! The effective values, each with its origin.
 
 use std::fmt;
 
@@ -7,7 +7,7 @@ use serde_json::json;
 use super::keys::{item_fields, keys};
 use super::tree::{Node, Path, Value};
 
-/// The effective values, to be printed. Secrets are not among them: only where they are found.
+/// The effective values, to be printed. Of a secret they have only the source.
 #[derive(Debug, Clone)]
 pub struct Shown {
     lines: Vec<Line>,
@@ -92,7 +92,7 @@ impl fmt::Display for Shown {
                 Line::Value { key, value, origin, .. } => (format!("{key} = {value}"), Some(origin.as_str())),
             })
             .collect();
-        // Comments stand in one column, unless a value is too long for that.
+        // Comments are in one column, except after long values.
         let width = texts
             .iter()
             .map(|(text, _)| text.chars().count())

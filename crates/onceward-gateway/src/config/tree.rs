@@ -1,11 +1,11 @@
-//! One tree of values in which every leaf knows where it came from.
+//! A tree of values in which every value has its origin.
 
 use std::collections::BTreeMap;
 use std::fmt;
 
 use super::problem::Origin;
 
-/// A value and where it came from.
+/// A value and its origin.
 #[derive(Debug, Clone)]
 pub(super) struct Node {
     pub value: Value,
@@ -20,7 +20,7 @@ pub(super) enum Value {
     Leaf(toml::Value),
 }
 
-/// The way to a value: `routes[1].key`.
+/// The path of a value: `routes[1].key`.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Default)]
 pub(super) struct Path(pub Vec<Step>);
 
@@ -72,7 +72,7 @@ impl fmt::Display for Path {
 }
 
 impl Node {
-    /// A tree whose every value came from one place.
+    /// A tree whose values all have one origin.
     pub(super) fn from_toml(value: toml::Value, origin: &Origin) -> Self {
         let value = match value {
             toml::Value::Table(table) => Value::Table(
@@ -114,7 +114,7 @@ impl Node {
         })
     }
 
-    /// Takes a value out.
+    /// Removes a value.
     pub(super) fn remove(&mut self, path: &Path) -> Option<Self> {
         let (last, parents) = path.0.split_last()?;
         let parent = parents.iter().try_fold(self, |node, step| match (&mut node.value, step) {
@@ -129,7 +129,7 @@ impl Node {
         }
     }
 
-    /// Puts a value where a dotted path leads, and makes the tables on the way.
+    /// Inserts a value at a dotted path, and the tables on the way.
     pub(super) fn insert(&mut self, keys: &str, node: Self) {
         let Value::Table(table) = &mut self.value else { return };
         match keys.split_once('.') {
@@ -142,11 +142,11 @@ impl Node {
         }
     }
 
-    /// Lays another tree over this one: tables are joined, anything else is replaced.
+    /// Merges another tree into this one: tables are merged, any other value is replaced.
     pub(super) fn overlay(&mut self, upper: Self) {
         match (&mut self.value, upper.value) {
             (Value::Table(lower), Value::Table(table)) => {
-                // A table that somebody wrote is told by its place, even if most of its values are defaults.
+                // The origin of a table that was written is its line, even if most of its values are defaults.
                 if upper.origin != Origin::Default {
                     self.origin = upper.origin;
                 }

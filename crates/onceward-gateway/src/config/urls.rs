@@ -1,15 +1,13 @@
-//! URLs: where requests go, where records are kept, what clients see. Only a store's may carry a password, which is never
-//! shown; and what is refused is not repeated, because it might have one.
+//! URLs of the upstream, the store, the cache and others. Only a store's may have a password, which is never printed. A URL that
+//! is refused is not repeated in the error, because it might have one.
 
 use std::fmt;
-use std::path::{Path, PathBuf};
 
 use http::Uri;
 use http::uri::PathAndQuery;
-use onceward_postgres::PostgresUrl;
 use onceward_redis::{NotARedisUrl, RedisUrl};
 
-use super::text::{Text, text_value};
+use super::text_value::{TextValue, text_value};
 use crate::settings::{Scheme, StoreUrl};
 
 /// The API behind.
@@ -20,7 +18,7 @@ pub(super) struct UpstreamUrl {
     pub base_path: Option<PathAndQuery>,
 }
 
-impl Text for UpstreamUrl {
+impl TextValue for UpstreamUrl {
     const EXPECTED: &'static str = "a URL such as \"http://127.0.0.1:3000\" or \"https://api.example.com\"";
     const EXAMPLES: &'static [&'static str] = &["http://127.0.0.1:3000", "https://api.example.com/v1"];
 
@@ -38,11 +36,7 @@ impl Text for UpstreamUrl {
 
 impl fmt::Display for UpstreamUrl {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let scheme = match self.scheme {
-            Scheme::Http => "http",
-            Scheme::Https => "https",
-        };
-        write!(f, "{scheme}://{}", self.authority)?;
+        write!(f, "{}://{}", self.scheme.name(), self.authority)?;
         self.base_path.as_ref().map_or(Ok(()), |path| write!(f, "{path}"))
     }
 }
@@ -53,57 +47,18 @@ text_value!(UpstreamUrl, "UpstreamUrl");
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Store(pub StoreUrl);
 
-impl Text for Store {
-    const EXPECTED: &'static str =
-        "\"sqlite:PATH\", \"postgres://USER@HOST/DATABASE\", \"redis://HOST\", or \"memory:\" for tests";
-    const EXAMPLES: &'static [&'static str] = &[
-        "sqlite:onceward.db",
-        "sqlite:/var/lib/onceward/onceward.db",
-        "postgres://onceward@db.internal/payments",
-        "redis://127.0.0.1:6379",
-        "memory:",
-    ];
+impl TextValue for Store {
+    const EXPECTED: &'static str = StoreUrl::EXPECTED;
+    const EXAMPLES: &'static [&'static str] = StoreUrl::EXAMPLES;
 
     fn read(text: &str) -> Result<Self, String> {
-        let scheme = text.split(':').next().unwrap_or_default();
-        match (scheme, text.strip_prefix("sqlite:"), text.strip_prefix("memory:")) {
-            (_, _, Some("")) => Ok(Self(StoreUrl::Memory)),
-            (_, Some("" | ":memory:"), _) => {
-                Err("names no file: write \"sqlite:onceward.db\", or \"memory:\" for tests".to_owned())
-            }
-            (_, Some(path), _) if path.starts_with("//") && !path.starts_with("///") => {
-                let path = path.trim_start_matches('/');
-                Err(format!(
-                    "has two slashes where a path begins: write \"sqlite:{path}\" for a file in the working directory, \
-                     or \"sqlite:/{path}\" for one at the root"
-                ))
-            }
-            (_, Some(path), _) => Ok(Self(StoreUrl::Sqlite(plain(path)))),
-            ("postgres" | "postgresql", _, _) => Ok(Self(StoreUrl::Postgres(
-                PostgresUrl::parse(text).map_err(|error| error.problem().to_owned())?,
-            ))),
-            ("redis" | "rediss", _, _) => Ok(Self(StoreUrl::Redis(CacheUrl::read(text)?.0))),
-            (_, None, _) => Err(format!("must be {}", Self::EXPECTED)),
-        }
-    }
-}
-
-/// `///var/x` and `/var/x` are one file; the shorter spelling is the one that is shown.
-fn plain(path: &str) -> PathBuf {
-    match path.strip_prefix("//") {
-        Some(rest) => PathBuf::from(rest),
-        None => PathBuf::from(path),
+        StoreUrl::parse(text).map(Self)
     }
 }
 
 impl fmt::Display for Store {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match &self.0 {
-            StoreUrl::Memory => f.write_str("memory:"),
-            StoreUrl::Sqlite(path) => write!(f, "sqlite:{}", Path::display(path)),
-            StoreUrl::Postgres(url) => url.fmt(f),
-            StoreUrl::Redis(url) => url.fmt(f),
-        }
+        self.0.fmt(f)
     }
 }
 
@@ -113,7 +68,7 @@ text_value!(Store, "StoreUrl");
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct CacheUrl(pub RedisUrl);
 
-impl Text for CacheUrl {
+impl TextValue for CacheUrl {
     const EXPECTED: &'static str = "a URL such as \"redis://127.0.0.1:6379\"";
     const EXAMPLES: &'static [&'static str] = &["redis://127.0.0.1:6379", "rediss://cache.internal"];
 
@@ -134,7 +89,7 @@ text_value!(CacheUrl, "CacheUrl");
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct WebUrl(pub String);
 
-impl Text for WebUrl {
+impl TextValue for WebUrl {
     const EXPECTED: &'static str = "a URL such as \"https://api.example.com\", with a path or without";
     const EXAMPLES: &'static [&'static str] = &["https://api.example.com", "http://127.0.0.1:4318"];
 

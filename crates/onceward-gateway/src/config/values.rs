@@ -7,14 +7,14 @@ use std::time::Duration;
 use ipnet::{IpNet, Ipv4Net};
 use onceward::http::{ScopeRule, ScopeRuleError};
 
-use super::text::{Text, text_value};
-use super::unknown::nearest;
+use super::text_value::{TextValue, text_value};
+use super::unknown_keys::nearest;
 
 /// A time with its unit: `30s`, `24h`, `7d`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct Time(pub Duration);
 
-impl Text for Time {
+impl TextValue for Time {
     const EXPECTED: &'static str = "a time with its unit, such as \"30s\", \"24h\" or \"7d\"";
     const EXAMPLES: &'static [&'static str] = &["500ms", "30s", "10m", "24h", "7d"];
 
@@ -51,7 +51,7 @@ text_value!(Time, "Time");
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct Size(pub u64);
 
-impl Text for Size {
+impl TextValue for Size {
     const EXPECTED: &'static str = "a size, such as \"1MiB\", \"512KiB\" or a number of bytes";
     const EXAMPLES: &'static [&'static str] = &["512KiB", "1MiB", "1GiB"];
 
@@ -67,7 +67,7 @@ impl Text for Size {
             _ => return Err(refused()),
         };
         let number: u64 = number.parse().map_err(|_| refused())?;
-        // Whatever is counted in memory must also fit this machine's sizes.
+        // A size of memory must fit `usize`.
         let bytes = number.checked_mul(factor).filter(|bytes| usize::try_from(*bytes).is_ok());
         bytes.map(Self).ok_or_else(refused)
     }
@@ -78,7 +78,7 @@ impl Text for Size {
 }
 
 impl Size {
-    /// Fits, because reading it made sure.
+    /// Fits `usize`, because parsing checked that.
     pub(super) fn bytes(self) -> usize {
         usize::try_from(self.0).unwrap_or(usize::MAX)
     }
@@ -100,12 +100,12 @@ text_value!(Size, "Size");
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Address(pub SocketAddr);
 
-impl Text for Address {
+impl TextValue for Address {
     const EXPECTED: &'static str = "an IP address and a port, such as \"127.0.0.1:8420\"";
     const EXAMPLES: &'static [&'static str] = &["127.0.0.1:8420", "0.0.0.0:8420", "[::1]:8420"];
 
     fn read(text: &str) -> Result<Self, String> {
-        // The two spellings that people bring along from other programs.
+        // Two spellings that other programs accept.
         let port = text.strip_prefix(':').or_else(|| text.strip_prefix("localhost:"));
         let advice = match port {
             Some(port) if text.starts_with(':') => {
@@ -130,7 +130,7 @@ text_value!(Address, "Address");
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Network(pub IpNet);
 
-impl Text for Network {
+impl TextValue for Network {
     const EXPECTED: &'static str = "an IP address or a network, such as \"10.0.0.0/8\" or \"::1\"";
     const EXAMPLES: &'static [&'static str] = &["10.0.0.0/8", "192.0.2.7", "::1", "fd00::/8"];
 
@@ -170,7 +170,7 @@ text_value!(Network, "Network");
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct ScopePart(pub ScopeRule);
 
-impl Text for ScopePart {
+impl TextValue for ScopePart {
     const EXPECTED: &'static str = "\"authorization\", \"header:NAME\", \"basic:user\" or \"fixed:NAME\"";
     const EXAMPLES: &'static [&'static str] =
         &["authorization", "header:X-Tenant", "basic:user", "fixed:everyone"];
@@ -212,7 +212,7 @@ text_value!(ScopePart, "ScopePart");
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct MethodName(pub http::Method);
 
-impl Text for MethodName {
+impl TextValue for MethodName {
     const EXPECTED: &'static str = "a method in capital letters, such as \"POST\"";
     const EXAMPLES: &'static [&'static str] = &["POST", "PATCH", "PUT", "DELETE"];
 
@@ -238,7 +238,7 @@ text_value!(MethodName, "Method");
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Level(pub String);
 
-impl Text for Level {
+impl TextValue for Level {
     const EXPECTED: &'static str =
         "\"error\", \"warn\", \"info\", \"debug\" or \"trace\", or directives such as \"info,hyper=debug\"";
     const EXAMPLES: &'static [&'static str] = &["error", "warn", "info", "debug", "trace"];

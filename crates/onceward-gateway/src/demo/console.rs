@@ -1,4 +1,4 @@
-//! A line for every decision, as it is made.
+//! Prints a line for every decision of the engine.
 
 use std::fmt::Display;
 use std::io::{self, Write as _};
@@ -6,14 +6,14 @@ use std::io::{self, Write as _};
 use onceward::{Observation, Observer, RecordId};
 use tokio::sync::mpsc;
 
-/// Where the demo prints. Cheap to clone; all clones print to standard output.
+/// Prints to standard output. Cheap to clone.
 #[derive(Debug, Clone)]
 pub(super) struct Console {
     failed: mpsc::Sender<io::Error>,
 }
 
 impl Console {
-    /// A console, and where it reports that nothing reads it any more: then the demo has nothing left to do.
+    /// A console, and a channel for the error when nothing reads the output any more. Then the demo ends.
     pub(super) fn new() -> (Self, mpsc::Receiver<io::Error>) {
         let (failed, failures) = mpsc::channel(1);
         (Self { failed }, failures)
@@ -31,14 +31,14 @@ impl Console {
 
 impl Observer for Console {
     fn observe(&self, _: &str, id: RecordId, what: Observation) {
-        let Some((decision, meaning)) = told(what) else { return };
+        let Some((decision, meaning)) = line_for(what) else { return };
         let id: String = id.to_string().chars().take(8).collect();
         self.say(format_args!("  gateway       {id}  {decision:<9} {meaning}"));
     }
 }
 
-/// What a person wants to know of it. Nothing where it is only a detail.
-fn told(what: Observation) -> Option<(&'static str, &'static str)> {
+/// The decision and its meaning. `None` for details that a demo leaves out.
+fn line_for(what: Observation) -> Option<(&'static str, &'static str)> {
     Some(match what {
         Observation::Created => ("execute", "a new key: claimed on disk, now sent to the API"),
         Observation::Reclaimed => ("execute", "proven not done before: sent to the API"),

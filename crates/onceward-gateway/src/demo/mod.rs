@@ -1,4 +1,4 @@
-//! `onceward demo`: a double charge prevented, on one's own screen.
+//! `onceward demo`: a gateway in front of a payments API of its own, with commands to paste.
 
 mod console;
 mod payments;
@@ -71,7 +71,7 @@ pub async fn run() -> Result<(), Failure> {
     failed.map_or(Ok(()), |error| Err(error.into()))
 }
 
-/// The usual port, so that the lines to paste are the ones in the README; another one if it is taken.
+/// The usual port, so that the commands are those of the README; a free one if it is taken.
 async fn free_or(usual: SocketAddr) -> SocketAddr {
     match TcpListener::bind(usual).await {
         Ok(listener) => {

@@ -1,4 +1,4 @@
-//! A small payments API that charges, and loses its answers on request.
+//! A small payments API that charges, and drops its answers on request.
 
 use std::convert::Infallible;
 use std::fmt;
@@ -21,10 +21,10 @@ use super::console::Console;
 
 /// How long a slow charge takes: longer than the client of the demo waits.
 pub(super) const SLOW: Duration = Duration::from_secs(2);
-/// A charge is a number; nobody needs more.
+/// A charge is one number.
 const LARGEST_BODY: usize = 4096;
 
-/// Every charge that was made, in cents. Charging twice is exactly what happens if it is asked twice.
+/// Every charge that was made, in cents. Two requests make two charges.
 #[derive(Clone)]
 pub(super) struct Payments {
     charged: Arc<Mutex<Vec<u64>>>,

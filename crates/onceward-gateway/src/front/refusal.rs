@@ -1,11 +1,11 @@
 //! The reasons for which a request is refused before it reaches the service, and the answers to the client.
 
 use bytes::Bytes;
-use http::header::{CACHE_CONTROL, CONNECTION, CONTENT_TYPE};
+use http::header::CONNECTION;
 use http::{HeaderValue, Response, StatusCode};
 use onceward::http::header::OUTCOME;
-use onceward::http::{Flavor, Problem};
-use serde_json::json;
+use onceward::http::{Flavor, Problem, ProblemJson};
+use serde_json::Map;
 
 /// The guard replaces a refused request with one that has this method, so that answers stay in order. It refuses the method to
 /// clients.
@@ -134,20 +134,18 @@ impl Refusal {
 
     /// The problem as RFC 9457 has it.
     pub(super) fn response(self, after: AfterRefusal) -> Response<Bytes> {
-        let status = self.status();
-        let mut body = json!({
-            "title": self.title(),
-            "status": status.as_u16(),
-            "detail": self.to_string(),
-        });
-        if self == Self::MethodCase {
-            body = method_invalid();
-        }
-        let mut response = Response::new(Bytes::from(body.to_string()));
-        *response.status_mut() = status;
+        let problem = if self == Self::MethodCase {
+            method_invalid()
+        } else {
+            ProblemJson {
+                status: self.status(),
+                title: self.title(),
+                detail: self.to_string(),
+                members: Map::new(),
+            }
+        };
+        let mut response = problem.response();
         let headers = response.headers_mut();
-        headers.insert(CONTENT_TYPE, HeaderValue::from_static("application/problem+json"));
-        headers.insert(CACHE_CONTROL, HeaderValue::from_static("no-store"));
         // Nothing was executed, so an outer Onceward must not store this as the answer to a key.
         headers.insert(OUTCOME, HeaderValue::from_static("retryable"));
         match after {
@@ -160,16 +158,10 @@ impl Refusal {
 
 /// The same problem as the layer's, which refuses miscased methods that only a route lists. The public URL is not known here, so the
 /// type is a path.
-fn method_invalid() -> serde_json::Value {
+fn method_invalid() -> ProblemJson {
     let told = Problem::MethodMiscased.told(Flavor::Ietf);
-    json!({
-        "type": format!("/.well-known/idempotency#{}", told.code),
-        "title": told.title,
-        "status": told.status.as_u16(),
-        "detail": told.detail,
-        "code": told.code,
-        "next_action": told.next_action.name(),
-    })
+    let members = told.members(format!("/.well-known/idempotency#{}", told.code));
+    ProblemJson { status: told.status, title: told.title, detail: told.detail, members }
 }
 
 /// What to do with the connection after a refusal.

@@ -1,15 +1,15 @@
-//! Taking another configuration while requests are under way: routes, the certificate and tokens, all or nothing.
+//! Reloads routes, the certificate and tokens while requests are under way, all or nothing.
 
 use std::fmt;
 use std::sync::Arc;
 
-use super::{Running, layer, warn_of};
+use super::{Running, layer, warn_of_expiry};
 use crate::admin::Tokens;
 use crate::admin::token::{self, TokenError};
 use crate::front::tls::{Certificate, TlsError};
 use crate::settings::Settings;
 
-/// A change that a running gateway cannot take. Nothing was changed.
+/// Why a reload was refused. Nothing was changed.
 #[derive(Debug, thiserror::Error)]
 pub enum ReloadError {
     /// Only routes, the certificate and tokens can be changed while requests are under way.
@@ -32,7 +32,7 @@ pub enum ReloadError {
     Tokens(#[from] TokenError),
 }
 
-/// What a reload changed, and what was found as it had been.
+/// What a reload changed, and what was the same.
 #[derive(Debug, Default)]
 pub struct Reloaded {
     changed: Vec<String>,
@@ -59,7 +59,7 @@ impl fmt::Display for Reloaded {
     }
 }
 
-/// Whether a part of the configuration is another one now.
+/// Whether a part of the configuration changed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Change {
     New,
@@ -73,8 +73,8 @@ impl Change {
 }
 
 impl Running {
-    /// Takes other routes, another certificate and other tokens, all or nothing. The files that these settings name are read
-    /// again. Requests that have begun go on under the old routes, and connections that are open with the old certificate.
+    /// Replaces routes, certificate and tokens, all or nothing, and reads the files again that these settings name. Requests that
+    /// have begun keep the old routes, and open connections keep the old certificate.
     pub fn reload(&mut self, settings: Settings) -> Result<Reloaded, ReloadError> {
         let changed = self.settings.fixed_that_differ(&settings);
         if !changed.is_empty() {
@@ -94,8 +94,8 @@ impl Running {
         if let (Some(shown), Some(certificate)) = (&self.certificate, certificate) {
             let change = Change::between(&**shown.load(), &certificate);
             reloaded.note(&certificate, change);
-            warn_of(&certificate);
-            // The same one is left alone, so that clients can go on with the sessions that they have.
+            warn_of_expiry(&certificate);
+            // An equal certificate is not replaced, so that clients can resume their TLS sessions.
             if change == Change::New {
                 shown.store(Arc::new(certificate));
             }
@@ -108,7 +108,7 @@ impl Running {
 
     fn tokens_of(&self, settings: &Settings) -> Result<Tokens, TokenError> {
         let none = self.settings.admin.tokens.is_empty() && settings.admin.tokens.is_empty();
-        // One that was made and could be kept nowhere is not made again.
+        // A generated token that could not be kept in a file is not replaced.
         if none && token::path(settings).is_none() {
             return Ok(Tokens::clone(&self.tokens.load()));
         }

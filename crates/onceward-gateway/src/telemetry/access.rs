@@ -1,5 +1,5 @@
-//! The access log: one line for each request that was answered, where `logs.access` is on. It has a target of its own, which
-//! the log's filter leaves out otherwise: what is not wanted costs nothing.
+//! The access log: one line for each answered request, if `logs.access` is on. It has a target of its own, which the log's filter
+//! disables otherwise, so that it costs nothing.
 
 use std::net::SocketAddr;
 use std::time::Duration;
@@ -24,7 +24,7 @@ pub struct Asked {
 }
 
 impl Asked {
-    /// Everything here is shared with the request, or copied.
+    /// Cheap: the parts of the request are copied or share its buffers.
     pub fn by<B>(request: &Request<B>) -> Self {
         Self {
             peer: request.extensions().get::<ClientAddress>().map(|client| client.address),
@@ -38,16 +38,16 @@ impl Asked {
         self.method.as_str()
     }
 
-    /// The path without what may be secret: the query, and the key that a client asks after.
+    /// The path without what may be secret: the query, and the key in a status path.
     pub fn path(&self) -> &str {
         let path = self.target.as_ref().map_or("", PathAndQuery::path);
         path.find(STATUS_PATH).map_or(path, |at| &path[..at + STATUS_PATH.len()])
     }
 
-    /// The request is answered from now on. A body that is streamed takes longer than `took`, and its bytes are not known.
+    /// Logs the answer. A streamed body takes longer than `took`, and its length is not known.
     pub fn answered<B: Body>(&self, answer: &Response<B>, took: Duration) {
         let handled = answer.extensions().get::<Handled>();
-        // Only an answer of the gateway's own, to a request without a key, says nothing.
+        // Only the gateway's own answer to a request without a key lacks the extension.
         let how = handled.map_or(How::Passed, |handled| handled.how);
         tracing::info!(
             target: TARGET,
@@ -66,7 +66,7 @@ impl Asked {
     }
 }
 
-/// A request was refused before anything of it was passed on. Its head could not be read where it is none.
+/// Logs a request that was refused before it was passed on. Its head may have been unreadable, so the line has no path.
 pub fn refused(peer: SocketAddr, refusal: Refusal) {
     tracing::info!(
         target: TARGET,

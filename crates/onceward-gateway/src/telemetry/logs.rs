@@ -12,11 +12,10 @@ use tracing_subscriber::layer::SubscriberExt as _;
 use tracing_subscriber::util::{SubscriberInitExt as _, TryInitError};
 use tracing_subscriber::{EnvFilter, Layer as _, Registry, fmt};
 
-use super::json::JsonLines;
-use crate::settings::{AccessLog, LogFormat, Telemetry};
+use super::json_lines::JsonLines;
+use crate::settings::{LogFormat, Telemetry};
 
-/// How much is logged where nothing is said: the libraries below are quieter than the gateway itself, and the exporter
-/// of traces must not be traced for each of its own calls.
+/// The default level. At `debug` the exporter of traces would log each of its own calls.
 const USUAL: &str = "info";
 
 /// A log that could not be set up.
@@ -27,7 +26,7 @@ pub enum LogsError {
         "the log level {level:?} cannot be read ({why}): write a level such as \"info\", or directives such as \"warn,onceward=debug\""
     )]
     Level {
-        /// As given.
+        /// The level that was configured.
         level: String,
         /// Why.
         why: ParseError,
@@ -44,14 +43,14 @@ pub fn start(telemetry: &Telemetry) -> Result<(), LogsError> {
     Ok(())
 }
 
-/// Logs why the process ends. False where there is no log that could take it.
+/// Logs why the process ends. False if the log's level leaves out errors.
 pub fn failed(error: &(dyn std::error::Error + Send + Sync)) -> bool {
     let taken = tracing::enabled!(tracing::Level::ERROR);
     tracing::error!(cause = %error, "the gateway failed, and ends");
     taken
 }
 
-/// A panic is a line like any other: the usual text on standard error would be none.
+/// Logs a panic in the log's format. The default message on standard error would not be a JSON line.
 fn log_panic(panic: &PanicHookInfo<'_>) {
     let backtrace = Backtrace::capture();
     let captured = backtrace.status() == BacktraceStatus::Captured;
@@ -65,21 +64,18 @@ fn log_panic(panic: &PanicHookInfo<'_>) {
     );
 }
 
-/// What writes the log, to wherever it should go.
+/// The subscriber that writes the log to `writer`.
 pub fn subscriber<W>(telemetry: &Telemetry, writer: W) -> Result<impl Subscriber + Send + Sync, LogsError>
 where
     W: for<'a> MakeWriter<'a> + Send + Sync + 'static,
 {
     let level = if telemetry.level.trim().is_empty() { USUAL } else { telemetry.level.trim() };
     let refused = |why| LogsError::Level { level: level.to_owned(), why };
-    // The access log is asked for by its own key, whatever the level.
-    let access = match telemetry.access {
-        AccessLog::On => "access=info",
-        AccessLog::Off => "access=off",
-    };
+    // The access log has a key of its own and does not depend on the level.
+    let access = if telemetry.access { "access=info" } else { "access=off" };
     let filter = EnvFilter::try_new(level).map_err(refused)?.add_directive(access.parse().map_err(refused)?);
-    // A line that cannot be written is lost. The library would say so with `eprintln!`, which panics where standard error is
-    // what failed, in the middle of a request.
+    // A line that cannot be written is lost. The library would report that with `eprintln!`, which panics in the middle of a
+    // request if standard error is what failed.
     let lines = match telemetry.logs {
         LogFormat::Text => {
             fmt::layer().with_ansi(false).log_internal_errors(false).with_writer(writer).boxed()

@@ -1,7 +1,7 @@
-//! How the gateway tells what it does: metrics, logs and traces. None of them ever tells a key, a scope or a body.
+//! Metrics, logs and traces. None of them ever has a key, a scope or a body in it.
 
 pub mod access;
-mod json;
+mod json_lines;
 pub mod logs;
 pub mod metrics;
 mod otlp;

@@ -1,9 +1,9 @@
-//! Traces: where a request came from, what became of it, and how long the upstream took.
+//! Traces of requests and of the calls to the upstream.
 //!
-//! Where no collector is configured there is no span, and the trace headers of clients pass through untouched. Where one
-//! is, every request has a server span that continues the client's trace, and every call of the upstream a client span
-//! within it, whose place in the trace the upstream is told. Execution is detached from the request and may outlive it:
-//! put the [`RequestSpan`] into the request's extensions, which the layer hands on to its inner service.
+//! Without a configured collector there are no spans, and the trace headers of clients pass through unchanged. With one, every
+//! request has a server span that continues the client's trace, and every call of the upstream a client span within it, whose
+//! context is sent to the upstream. Execution is detached from the request and may outlive it: put the [`RequestSpan`] into the
+//! request's extensions, which the layer passes on to its inner service.
 
 use std::fmt;
 use std::sync::Arc;
@@ -23,18 +23,18 @@ use tokio::runtime::Handle;
 use super::otlp::OtlpClient;
 use crate::settings::Telemetry;
 
-/// Where OTLP over HTTP takes traces.
+/// The path of traces in OTLP over HTTP.
 const TRACES: &str = "/v1/traces";
-/// Where a client names the trace that its request belongs to.
+/// The header with the trace that a client's request belongs to.
 const TRACEPARENT: &str = "traceparent";
-/// What the last spans may take to be sent when the process ends.
+/// How long sending the last spans may take when the process ends.
 const FLUSH: Duration = Duration::from_secs(5);
 
 /// The name of a request's span in the log.
 pub(super) const LOG_SPAN: &str = "request";
 
-/// The span that lines about a request are logged in: with the ids of its own trace, with the trace that its client names, or
-/// with nothing.
+/// The span in which lines about a request are logged: with the ids of its own trace, with the trace id that its client sent, or
+/// with none.
 pub fn log_span<B>(request: &Request<B>, traced: Option<&RequestSpan>) -> tracing::Span {
     if let Some(traced) = traced {
         return traced.log();
@@ -53,13 +53,13 @@ pub fn log_span<B>(request: &Request<B>, traced: Option<&RequestSpan>) -> tracin
     }
 }
 
-/// Starts spans, or does nothing at all. Cheap to clone.
+/// Starts spans if a collector is configured. Cheap to clone.
 #[derive(Clone, Default)]
 pub struct Tracer {
-    on: Option<Arc<On>>,
+    exporting: Option<Arc<Exporting>>,
 }
 
-struct On {
+struct Exporting {
     provider: SdkTracerProvider,
     tracer: SdkTracer,
 }
@@ -113,28 +113,33 @@ impl Tracer {
             .with_batch_exporter(exporter)
             .build();
         let tracer = provider.tracer("onceward");
-        Ok(Self { on: Some(Arc::new(On { provider, tracer })) })
+        Ok(Self { exporting: Some(Arc::new(Exporting { provider, tracer })) })
     }
 
-    /// The span of a request that has come in: it continues the client's trace, or begins one.
+    /// The span of an incoming request: it continues the client's trace, or begins one.
     pub fn request<B>(&self, request: &Request<B>) -> Option<RequestSpan> {
-        let on = self.on.clone()?;
+        let exporting = self.exporting.clone()?;
         let parent = TraceContextPropagator::new()
             .extract_with_context(&Context::new(), &HeaderExtractor(request.headers()));
-        let span = on
+        let span = exporting
             .tracer
             .span_builder(request.method().as_str().to_owned())
             .with_kind(SpanKind::Server)
             .with_attributes([KeyValue::new("http.request.method", request.method().as_str().to_owned())])
-            .start_with_context(&on.tracer, &parent);
-        Some(RequestSpan { context: parent.with_span(span), method: request.method().as_str().into(), on })
+            .start_with_context(&exporting.tracer, &parent);
+        Some(RequestSpan {
+            context: parent.with_span(span),
+            method: request.method().as_str().into(),
+            exporting,
+        })
     }
 
-    /// Sends what was not sent yet. Spans that are begun later are lost.
+    /// Sends the remaining spans. Spans that begin later are lost.
     pub async fn shut_down(self) {
-        let Some(on) = self.on else { return };
-        // The exporter's thread waits for a task of this runtime, so nothing may wait for it here.
-        let ended = tokio::task::spawn_blocking(move || on.provider.shutdown_with_timeout(FLUSH)).await;
+        let Some(exporting) = self.exporting else { return };
+        // The exporter's thread waits for a task of this runtime, so a worker thread must not block on it.
+        let ended =
+            tokio::task::spawn_blocking(move || exporting.provider.shutdown_with_timeout(FLUSH)).await;
         match ended {
             Ok(Ok(())) => {}
             Ok(Err(error)) => {
@@ -159,7 +164,7 @@ pub struct Ended<'a> {
 /// The server span of one request. Clones are the same span: the work may add to it after its request has gone.
 #[derive(Clone)]
 pub struct RequestSpan {
-    on: Arc<On>,
+    exporting: Arc<Exporting>,
     context: Context,
     method: Box<str>,
 }
@@ -170,8 +175,7 @@ impl RequestSpan {
         self.context.span().span_context().trace_id().to_string()
     }
 
-    /// A span for the log: every line that is written within it has the ids. At the highest level, so that no level that is
-    /// configured leaves it out of the lines that are logged.
+    /// A span for the log, whose lines have the ids. It has the highest level, so that no configured level leaves it out.
     fn log(&self) -> tracing::Span {
         let span = self.context.span();
         let context = span.span_context();
@@ -186,12 +190,12 @@ impl RequestSpan {
     /// The client span of a call of the upstream.
     pub fn upstream(&self) -> UpstreamSpan {
         let span = self
-            .on
+            .exporting
             .tracer
             .span_builder(self.method.to_string())
             .with_kind(SpanKind::Client)
             .with_attributes([KeyValue::new("http.request.method", self.method.to_string())])
-            .start_with_context(&self.on.tracer, &self.context);
+            .start_with_context(&self.exporting.tracer, &self.context);
         UpstreamSpan { context: self.context.with_span(span) }
     }
 
@@ -215,10 +219,10 @@ pub struct UpstreamSpan {
 }
 
 impl UpstreamSpan {
-    /// Tells the upstream its place in the trace.
+    /// Adds the span's context to the headers for the upstream.
     pub fn inject(&self, headers: &mut HeaderMap) {
         TraceContextPropagator::new().inject_context(&self.context, &mut HeaderInjector(headers));
-        // An empty state is written as an empty header, which says nothing and upsets strict readers.
+        // An empty state becomes an empty header, which strict parsers refuse.
         if headers.get("tracestate").is_some_and(|state| state.is_empty()) {
             headers.remove("tracestate");
         }
@@ -234,7 +238,7 @@ impl UpstreamSpan {
         span.end();
     }
 
-    /// The upstream gave no whole answer. The words say why, without keys or bodies.
+    /// The upstream gave no whole answer. `why` has no keys or bodies in it.
     pub fn failed(self, why: &str) {
         let span = self.context.span();
         span.set_status(Status::error(why.to_owned()));
@@ -244,7 +248,7 @@ impl UpstreamSpan {
 
 impl fmt::Debug for Tracer {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(if self.on.is_some() { "Tracer(on)" } else { "Tracer(off)" })
+        f.write_str(if self.exporting.is_some() { "Tracer(on)" } else { "Tracer(off)" })
     }
 }
 

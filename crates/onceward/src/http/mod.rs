@@ -75,6 +75,7 @@ mod operation_headers;
 mod path;
 mod policy;
 mod problem;
+mod problem_json;
 mod reply;
 mod routes;
 mod scope;
@@ -94,6 +95,8 @@ pub use self::layer::{IdempotencyLayer, LayerError};
 pub use self::method::is_miscased;
 pub use self::policy::{Flavor, InProgress, KeyRule, Mode, Policy, PolicyError, SetCookie, StoreDown};
 pub use self::problem::{Answerless, KeyFault, NextAction, Problem, Told};
+#[doc(hidden)]
+pub use self::problem_json::ProblemJson;
 pub use self::routes::{Routes, RoutesError};
 pub use self::scope::{ScopeMissing, ScopeRule, ScopeRuleError, ScopeRules};
 pub use self::service::Idempotency;

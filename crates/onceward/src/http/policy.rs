@@ -69,6 +69,7 @@ pub struct Policy {
 
 /// Whether a route is protected, or only observed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize), serde(rename_all = "snake_case"))]
 pub enum Mode {
     /// It is protected.
     #[default]
@@ -79,6 +80,7 @@ pub enum Mode {
 
 /// Whether a request must bring a key.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize), serde(rename_all = "snake_case"))]
 pub enum KeyRule {
     /// Without one it is refused.
     Required,
@@ -89,6 +91,7 @@ pub enum KeyRule {
 
 /// Whose statuses and headers refusals and replays have.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize), serde(rename_all = "snake_case"))]
 pub enum Flavor {
     /// The IETF draft's.
     #[default]
@@ -99,6 +102,7 @@ pub enum Flavor {
 
 /// What a retry is told while the first request is still being executed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize), serde(rename_all = "snake_case"))]
 pub enum InProgress {
     /// 409, at once unless the caller asks to wait.
     #[default]
@@ -111,6 +115,7 @@ pub enum InProgress {
 
 /// What happens to keyed requests while the store is away.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize), serde(rename_all = "snake_case"))]
 pub enum StoreDown {
     /// 503: nothing is done that could not be remembered.
     #[default]
@@ -122,6 +127,7 @@ pub enum StoreDown {
 
 /// Whether `Set-Cookie` is stored and replayed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize), serde(rename_all = "snake_case"))]
 pub enum SetCookie {
     /// Only the first caller gets it: a stored cookie is a session that outlives its log-out.
     #[default]

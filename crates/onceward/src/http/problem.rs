@@ -2,15 +2,15 @@
 
 use std::time::Duration;
 
-use ::http::header::{CACHE_CONTROL, CONTENT_TYPE, LINK, LOCATION, RETRY_AFTER, VARY};
+use ::http::header::{LINK, LOCATION, RETRY_AFTER, VARY};
 use ::http::{HeaderValue, Response, StatusCode};
-use bytes::Bytes;
-use serde_json::json;
+use serde_json::{Map, Value};
 
 use super::body::Whole;
 use super::classify::Class;
 use super::header::OUTCOME;
 use super::policy::Flavor;
+use super::problem_json::ProblemJson;
 use super::scope::ScopeMissing;
 use super::wellknown::Links;
 use crate::fingerprint::Difference;
@@ -159,6 +159,20 @@ pub struct Told {
     pub title: &'static str,
     /// Tells people about this very problem.
     pub detail: String,
+}
+
+impl Told {
+    /// The members of the body that every problem of the layer has beside title, status and detail.
+    #[doc(hidden)]
+    pub fn members(&self, problem_type: String) -> Map<String, Value> {
+        [
+            ("type".to_owned(), problem_type.into()),
+            ("code".to_owned(), self.code.into()),
+            ("next_action".to_owned(), self.next_action.name().into()),
+        ]
+        .into_iter()
+        .collect()
+    }
 }
 
 /// A store that was away a moment ago, or a service that could not be reached, is worth asking again this soon.
@@ -466,22 +480,14 @@ impl Problem {
     /// The problem as RFC 9457 has it.
     pub(super) fn response(&self, flavor: Flavor, links: &Links) -> Response<Whole> {
         let told = self.told(flavor);
-        let mut body = json!({
-            "type": links.problem_type(told.code),
-            "title": told.title,
-            "status": told.status.as_u16(),
-            "detail": told.detail,
-            "code": told.code,
-            "next_action": told.next_action.name(),
-        });
+        let mut members = told.members(links.problem_type(told.code));
         if let Some(status) = self.upstream_status() {
-            body["upstream_status"] = status.as_u16().into();
+            members.insert("upstream_status".to_owned(), status.as_u16().into());
         }
-        let mut response = Response::new(Whole::from(Bytes::from(body.to_string())));
-        *response.status_mut() = told.status;
+        let problem =
+            ProblemJson { status: told.status, title: told.title, detail: told.detail, members }.response();
+        let mut response = problem.map(Whole::from);
         let headers = response.headers_mut();
-        headers.insert(CONTENT_TYPE, HeaderValue::from_static("application/problem+json"));
-        headers.insert(CACHE_CONTROL, HeaderValue::from_static("no-store"));
         headers.insert(LINK, links.described_by());
         if let Some(after) = told.retry_after {
             headers.insert(RETRY_AFTER, whole_seconds(after).into());

@@ -114,6 +114,7 @@ impl StateKind {
 
 /// Why an outcome is unknown.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
 pub enum Cause {
     /// There was no whole answer: a crash, a timeout, a connection that broke.
     Lost,

@@ -1,7 +1,7 @@
 //! How many outcomes are unknown, and for how long.
 //!
-//! They are counted in the store when somebody asks, not in this process: other processes, earlier runs and operators
-//! change them too. A pass over very many is spread over several looks.
+//! They are counted in the store at each scrape and not in this process, because other processes, earlier runs and operators
+//! change them too. A pass over very many is spread over several scrapes.
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -14,9 +14,9 @@ use super::Routes;
 
 /// Records in one call to the store.
 const PAGE: usize = 1_000;
-/// Pages in one look: enough for any backlog that people work off, and little enough to be asked for every few seconds.
+/// Pages in one scrape: enough for any backlog that people work off, and few enough for a scrape every few seconds.
 const PAGES_AT_ONCE: usize = 8;
-/// A store that takes longer than this must not keep whoever asks for metrics: they get what was seen last.
+/// A scrape waits no longer for the store than this, and then gets the last count.
 const PATIENCE: Duration = Duration::from_secs(2);
 
 /// The unknown outcomes of one route.
@@ -42,7 +42,7 @@ pub(super) const GAUGES: [Gauge; 3] = [
 pub(super) struct Backlog {
     /// The last whole pass.
     published: Mutex<Box<[Unknowns]>>,
-    /// A pass that goes on with the next look. Whoever holds it is the only one who looks.
+    /// A pass that the next scrape continues. Its lock lets one scrape count at a time.
     pass: tokio::sync::Mutex<Pass>,
 }
 
@@ -64,11 +64,11 @@ impl Backlog {
         self.published().iter().map(read).collect()
     }
 
-    pub(super) async fn look(&self, engine: &Engine, routes: &Routes) {
+    pub(super) async fn count(&self, engine: &Engine, routes: &Routes) {
         let Ok(mut pass) = self.pass.try_lock() else { return };
         tokio::select! {
             biased;
-            looked = self.go_on(&mut pass, engine, routes) => if let Err(error) = looked {
+            counted = self.go_on(&mut pass, engine, routes) => if let Err(error) = counted {
                 tracing::debug!(%error, "the unknown outcomes could not be counted, and the last count stays");
                 // The cursor may be what was wrong.
                 pass.begin_again();
@@ -115,13 +115,13 @@ impl Pass {
 
     fn count(&mut self, page: &Page, routes: &Routes) {
         for entry in &page.entries {
-            // What cannot be read cannot be told from an unknown outcome, and needs somebody just as much.
+            // A record that cannot be read may be an unknown outcome, and needs an operator just as much.
             let Ok(record) = &entry.record else {
                 self.counted[routes.other].count += 1.0;
                 continue;
             };
             let State::Unknown { since, letter, .. } = &record.state else { continue };
-            // A route that only observes has nothing that anybody could settle.
+            // A shadow has nothing to settle.
             if record.subject.is_shadow() {
                 continue;
             }

@@ -1,14 +1,14 @@
-//! What is counted, under which name, and which observation counts where.
+//! The counters with their names, and the counter of each observation.
 
 use onceward::Observation;
 
 macro_rules! counters {
     ($($counter:ident, $name:literal, $help:literal;)*) => {
-        /// Something that is counted for every route. Its number is its place in a route's row.
+        /// A counter that every route has. Its number is its index in a route's row.
         #[derive(Debug, Clone, Copy, PartialEq, Eq)]
         pub(super) enum Counter { $($counter,)* }
 
-        /// Everything that is counted, with its name and its meaning. The exporter adds `_total` to the name.
+        /// Every counter with its name and its help text. The exporter adds `_total` to the name.
         pub(super) const COUNTERS: [(Counter, &str, &str); [$($name),*].len()] =
             [$((Counter::$counter, concat!("api_idempotency_", $name), $help)),*];
     };
@@ -46,7 +46,7 @@ counters! {
     ExpirySuspended, "expiry_suspended", "Sweeps that removed nothing because the store's clock runs ahead";
 }
 
-/// Where an observation is counted.
+/// The counter of an observation.
 pub(super) const fn counter_of(what: Observation) -> Counter {
     match what {
         Observation::Created => Counter::Created,

@@ -1,13 +1,13 @@
-//! Metrics: what happened since the start, and how things stand now.
+//! Metrics: counts since the start, and the current state.
 //!
 //! They are OpenTelemetry instruments, exposed as Prometheus text. On the path of a request nothing is done but adding to
-//! an atomic number: the counters are observable instruments, which are read when somebody asks. There is no observable
+//! an atomic number: the counters are observable instruments, which are read when metrics are scraped. There is no observable
 //! histogram, so the histograms are Prometheus' own, in the same registry; OpenTelemetry's would look an attribute set
 //! up under a lock for every request.
 
 mod backlog;
 mod counter;
-mod store;
+mod measured_store;
 
 use std::collections::BTreeSet;
 use std::sync::atomic::{AtomicI64, AtomicU64, Ordering};
@@ -18,14 +18,14 @@ use onceward::http::How;
 use onceward::store::Store;
 use onceward::{Engine, Observation, Observer, RecordId};
 use opentelemetry::KeyValue;
-use opentelemetry::metrics::{Meter, MeterProvider as _};
+use opentelemetry::metrics::{AsyncInstrument, Meter, MeterProvider as _};
 use opentelemetry_sdk::metrics::SdkMeterProvider;
 use prometheus::{Histogram, HistogramOpts, HistogramVec, Registry, TextEncoder};
 
 use self::backlog::Backlog;
 use self::counter::{COUNTERS, counter_of};
 
-/// Where everything is counted whose route is not among those that were named at the start.
+/// The label of every route that was not configured at the start.
 pub const OTHER: &str = "other";
 /// The route of operations that were claimed through the operations API.
 pub const OPERATIONS: &str = "operations";
@@ -79,10 +79,10 @@ impl From<How> for Handled {
 /// Everything that is measured. Cheap to clone; all clones are one.
 #[derive(Clone)]
 pub struct Metrics {
-    shared: Arc<Shared>,
+    instruments: Arc<Instruments>,
 }
 
-struct Shared {
+struct Instruments {
     routes: Routes,
     /// For each route, a number for each counter.
     counts: Box<[[AtomicU64; COUNTERS.len()]]>,
@@ -98,7 +98,7 @@ struct Shared {
     provider: OnceLock<SdkMeterProvider>,
 }
 
-/// The routes that were named at the start, each with its place.
+/// The routes that were configured at the start, each with its index.
 struct Routes {
     /// In order. They are few: to look one up takes less than to hash it.
     names: Box<[Box<str>]>,
@@ -113,7 +113,7 @@ pub struct Batches {
     pub batches: u64,
     /// Writes that were answered by them.
     pub writes: u64,
-    /// Statements that were sent to a server, for whatever reason.
+    /// Statements that were sent to a server.
     pub statements: u64,
 }
 
@@ -149,7 +149,7 @@ impl Metrics {
         let upstream = histogram("upstream_seconds", "How long the upstream took to answer", &["route"])?;
         let swaps = histogram("store_swap_seconds", "How long writes to the store took", &[])?;
         let loads = histogram("store_load_seconds", "How long reads from the store took", &[])?;
-        let shared = Arc::new(Shared {
+        let instruments = Arc::new(Instruments {
             counts: names.iter().map(|_| std::array::from_fn(|_| AtomicU64::new(0))).collect(),
             in_flight: AtomicI64::new(0),
             backlog: Backlog::new(names.len()),
@@ -168,56 +168,56 @@ impl Metrics {
             registry,
         });
         let exporter = opentelemetry_prometheus::exporter()
-            .with_registry(shared.registry.clone())
+            .with_registry(instruments.registry.clone())
             .scope_info_enabled(false)
             .without_target_info()
             .build()?;
         let provider = SdkMeterProvider::builder().with_reader(exporter).build();
-        shared.instrument(&provider.meter("onceward"));
-        // The cell was made a few lines above, and nobody else has seen it.
-        drop(shared.provider.set(provider));
-        Ok(Self { shared })
+        instruments.instrument(&provider.meter("onceward"));
+        // The cell is empty: nothing else has it yet.
+        drop(instruments.provider.set(provider));
+        Ok(Self { instruments })
     }
 
-    /// What to give to an engine: it counts everything.
+    /// An observer for an engine, which counts every observation.
     pub fn observer(&self) -> Arc<dyn Observer> {
         Arc::new(self.clone())
     }
 
     /// A request was answered.
     pub fn request(&self, route: &str, handled: Handled, seconds: f64) {
-        self.shared.requests[self.shared.routes.place(route)][handled as usize].observe(seconds);
+        self.instruments.requests[self.instruments.routes.place(route)][handled as usize].observe(seconds);
     }
 
     /// The upstream answered, or failed to.
     pub fn upstream(&self, route: &str, seconds: f64) {
-        self.shared.upstream[self.shared.routes.place(route)].observe(seconds);
+        self.instruments.upstream[self.instruments.routes.place(route)].observe(seconds);
     }
 
     /// A request has come in, and is in flight until this is dropped.
     pub fn in_flight(&self) -> InFlight {
-        self.shared.in_flight.fetch_add(1, Ordering::Relaxed);
+        self.instruments.in_flight.fetch_add(1, Ordering::Relaxed);
         InFlight(self.clone())
     }
 
     /// The same store, with its calls measured.
     pub fn measured(&self, store: Arc<dyn Store>) -> Arc<dyn Store> {
-        Arc::new(store::Measured { store, metrics: self.clone() })
+        Arc::new(measured_store::Measured { store, metrics: self.clone() })
     }
 
-    /// Tells where to read the size of batches from. The first one stays.
+    /// Sets the function that reads the size of batches. Only the first call counts.
     pub fn batches(&self, read: impl Fn() -> Batches + Send + Sync + 'static) {
-        drop(self.shared.batches.set(Box::new(read)));
+        drop(self.instruments.batches.set(Box::new(read)));
     }
 
-    /// Looks at the unknown outcomes in the store: bounded work, soon given up, for whoever is about to ask for the text.
-    pub async fn look(&self, engine: &Engine) {
-        self.shared.backlog.look(engine, &self.shared.routes).await;
+    /// Counts the unknown outcomes in the store, with bounded work and a short timeout. Call it before [`text`](Self::text).
+    pub async fn count_unknown(&self, engine: &Engine) {
+        self.instruments.backlog.count(engine, &self.instruments.routes).await;
     }
 
     /// Everything, as Prometheus reads it.
     pub fn text(&self) -> String {
-        let families = self.shared.registry.gather();
+        let families = self.instruments.registry.gather();
         TextEncoder::new().encode_to_string(&families).unwrap_or_else(|error| {
             tracing::error!(cause = %error, "the metrics could not be written, which is a bug: please report it");
             String::new()
@@ -225,18 +225,18 @@ impl Metrics {
     }
 
     fn swapped(&self, took: Duration) {
-        self.shared.swaps.observe(took.as_secs_f64());
+        self.instruments.swaps.observe(took.as_secs_f64());
     }
 
     fn loaded(&self, took: Duration) {
-        self.shared.loads.observe(took.as_secs_f64());
+        self.instruments.loads.observe(took.as_secs_f64());
     }
 }
 
 impl Observer for Metrics {
     fn observe(&self, route: &str, _: RecordId, what: Observation) {
-        let place = self.shared.routes.place(route);
-        self.shared.counts[place][counter_of(what) as usize].fetch_add(1, Ordering::Relaxed);
+        let place = self.instruments.routes.place(route);
+        self.instruments.counts[place][counter_of(what) as usize].fetch_add(1, Ordering::Relaxed);
     }
 }
 
@@ -253,7 +253,7 @@ impl InFlight {
 
 impl Drop for InFlight {
     fn drop(&mut self) {
-        self.0.shared.in_flight.fetch_sub(1, Ordering::Relaxed);
+        self.0.instruments.in_flight.fetch_sub(1, Ordering::Relaxed);
     }
 }
 
@@ -272,43 +272,37 @@ impl Routes {
     }
 }
 
-impl Shared {
-    /// Sets up everything that is read when somebody asks. Callbacks hold this weakly: it holds them.
+impl Instruments {
+    /// Registers everything that is read when metrics are scraped.
     fn instrument(self: &Arc<Self>, meter: &Meter) {
         for (counter, name, help) in COUNTERS {
-            let shared = Arc::downgrade(self);
             meter
                 .u64_observable_counter(name)
                 .with_description(help)
-                .with_callback(move |seen| {
-                    let Some(shared) = shared.upgrade() else { return };
-                    for (counts, label) in shared.counts.iter().zip(&shared.routes.labels) {
-                        seen.observe(counts[counter as usize].load(Ordering::Relaxed), label);
+                .with_callback(self.on_scrape(move |all, scrape| {
+                    for (counts, label) in all.counts.iter().zip(&all.routes.labels) {
+                        scrape.observe(counts[counter as usize].load(Ordering::Relaxed), label);
                     }
-                })
+                }))
                 .build();
         }
         for (name, help, read) in backlog::GAUGES {
-            let shared = Arc::downgrade(self);
             meter
                 .f64_observable_gauge(name)
                 .with_description(help)
-                .with_callback(move |seen| {
-                    let Some(shared) = shared.upgrade() else { return };
-                    for (value, label) in shared.backlog.read(read).into_iter().zip(&shared.routes.labels) {
-                        seen.observe(value, label);
+                .with_callback(self.on_scrape(move |all, scrape| {
+                    for (value, label) in all.backlog.read(read).into_iter().zip(&all.routes.labels) {
+                        scrape.observe(value, label);
                     }
-                })
+                }))
                 .build();
         }
-        let shared = Arc::downgrade(self);
         meter
             .i64_observable_gauge("api_idempotency_in_flight")
             .with_description("Requests that are being answered")
-            .with_callback(move |seen| {
-                let Some(shared) = shared.upgrade() else { return };
-                seen.observe(shared.in_flight.load(Ordering::Relaxed), &[]);
-            })
+            .with_callback(
+                self.on_scrape(|all, scrape| scrape.observe(all.in_flight.load(Ordering::Relaxed), &[])),
+            )
             .build();
         self.instrument_batches(meter);
     }
@@ -316,34 +310,47 @@ impl Shared {
     fn instrument_batches(self: &Arc<Self>, meter: &Meter) {
         type Read = fn(Batches) -> u64;
         let counters: [(&str, &str, Read); 3] = [
-            ("api_idempotency_store_batches", "Commits of the store", |seen| seen.batches),
-            ("api_idempotency_store_writes", "Writes that the store's commits answered", |seen| seen.writes),
-            ("api_idempotency_store_statements", "Statements that were sent to the store's server", |seen| {
-                seen.statements
+            ("api_idempotency_store_batches", "Commits of the store", |batches| batches.batches),
+            ("api_idempotency_store_writes", "Writes that the store's commits answered", |batches| {
+                batches.writes
             }),
+            (
+                "api_idempotency_store_statements",
+                "Statements that were sent to the store's server",
+                |batches| batches.statements,
+            ),
         ];
         for (name, help, read) in counters {
-            let shared = Arc::downgrade(self);
             meter
                 .u64_observable_counter(name)
                 .with_description(help)
-                .with_callback(move |seen| {
-                    let Some(shared) = shared.upgrade() else { return };
-                    seen.observe(read(shared.read_batches()), &[]);
-                })
+                .with_callback(
+                    self.on_scrape(move |all, scrape| scrape.observe(read(all.read_batches()), &[])),
+                )
                 .build();
         }
-        let shared = Arc::downgrade(self);
         meter
             .f64_observable_gauge("api_idempotency_batch_size")
             .with_description("Writes in one commit of the store, on average since the start")
-            .with_callback(move |seen| {
-                let Some(shared) = shared.upgrade() else { return };
-                let Batches { batches, writes, .. } = shared.read_batches();
-                // Before the first commit there is no average, and a gauge has no better word for it.
-                seen.observe(writes as f64 / batches.max(1) as f64, &[]);
-            })
+            .with_callback(self.on_scrape(|all, scrape| {
+                let Batches { batches, writes, .. } = all.read_batches();
+                // Before the first commit there is no average, and the gauge shows 0.
+                scrape.observe(writes as f64 / batches.max(1) as f64, &[]);
+            }))
             .build();
+    }
+
+    /// A callback that holds the instruments weakly, because they hold the callback.
+    fn on_scrape<T>(
+        self: &Arc<Self>,
+        observe: impl Fn(&Self, &dyn AsyncInstrument<T>) + Send + Sync + 'static,
+    ) -> impl Fn(&dyn AsyncInstrument<T>) + Send + Sync + 'static {
+        let instruments = Arc::downgrade(self);
+        move |scrape| {
+            if let Some(instruments) = instruments.upgrade() {
+                observe(&instruments, scrape);
+            }
+        }
     }
 
     fn read_batches(&self) -> Batches {
@@ -353,6 +360,8 @@ impl Shared {
 
 impl std::fmt::Debug for Metrics {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Metrics").field("routes", &self.shared.routes.names.len()).finish_non_exhaustive()
+        f.debug_struct("Metrics")
+            .field("routes", &self.instruments.routes.names.len())
+            .finish_non_exhaustive()
     }
 }

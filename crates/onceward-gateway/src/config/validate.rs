@@ -1,23 +1,20 @@
-//! Turns a document that could be read into settings that make sense, or tells everything that does not.
+//! Validates the document as a whole and turns it into settings, or reports every problem.
 
 use std::collections::BTreeMap;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 
-use onceward::event::Expiry;
 use onceward::http::{ScopeRule, ScopeRules};
 use onceward::{Identity, RecordFormat, Secret};
 
-use super::document::{Document, Keepalive, LogFormat, Role};
+use super::document::Document;
 use super::problem::{ConfigErrors, Problem};
 use super::routes;
-use super::rules::Expire;
 use super::tree::{Node, Path};
 use super::urls::UpstreamUrl;
 use super::values::{ScopePart, Time};
-use crate::settings;
 use crate::settings::{Admin, Forwarding, Limits, Scheme, Settings, Telemetry, Tls, Token, Upstream};
 
-/// Collects what is wrong, each with the origin of the value it concerns.
+/// Collects the problems, each with the origin of the value that it concerns.
 pub(super) struct Findings<'a> {
     tree: &'a Node,
     problems: Vec<Problem>,
@@ -28,33 +25,33 @@ impl<'a> Findings<'a> {
         Self { tree, problems: Vec::new() }
     }
 
-    /// Something is wrong with the value at a path.
+    /// Adds a problem with the value at a path.
     pub(super) fn at(&mut self, path: &Path, text: String) {
         self.problems.push(Problem { origin: self.tree.origin_of(path), text });
     }
 
-    /// Something is wrong with the combination of two values: the one that somebody wrote is pointed at.
+    /// Adds a problem with the combination of two values. Its origin is the value that was written, not the default.
     pub(super) fn at_either(&mut self, first: &Path, second: &Path, text: String) {
         let origin = self.tree.origin_of(first).max(self.tree.origin_of(second));
         self.problems.push(Problem { origin, text });
     }
 
-    /// Whether a key was given at all, be it by a default.
+    /// Whether a key is set, also by a default.
     pub(super) fn has(&self, path: &Path) -> bool {
         self.tree.get(path).is_some()
     }
 }
 
-/// Said where there is no scope.
+/// The error for a missing scope.
 pub(super) const NO_SCOPE: &str = "`scope` is missing. It says what makes a tenant: two requests with the same key are the same operation only within \
 one scope. There is no default, because only you know. Choose, in the file or as a flag:
     scope = [\"authorization\"]    --scope authorization    each API key in Authorization: Basic, or Bearer with a token that stays the same
     scope = [\"header:X-Tenant\"]  --scope header:X-Tenant  each value of a header, which a proxy in front sets: needs scope_verified = true
     scope = [\"basic:user\"]       --scope basic:user       each user of HTTP Basic, whom a proxy in front verifies: needs scope_verified = true
-    scope = [\"fixed:everyone\"]   --scope fixed:everyone   all callers share one: whoever knows a key and its payload gets the answer
+    scope = [\"fixed:everyone\"]   --scope fixed:everyone   all callers share one: a caller that knows a key and its payload gets the answer
   Several together are one scope. (jwt:CLAIM and auth:NAME follow in a later version.)";
 
-/// The settings, if nothing is wrong.
+/// The settings, if there is no problem.
 pub(super) fn settings(
     document: &Document,
     tree: &Node,
@@ -62,7 +59,7 @@ pub(super) fn settings(
 ) -> Result<Settings, ConfigErrors> {
     let mut findings = Findings::new(tree);
     let parts: Vec<String> = document.scope.iter().map(ToString::to_string).collect();
-    // Whether a new store is refused them is decided where the store is opened.
+    // Some of these rules are refused for a new store, which is known only when the store is opened.
     let scope = ScopeRules::parse_used(parts.iter().map(String::as_str));
     unverified(document, &mut findings);
     identity(document, &mut findings);
@@ -84,10 +81,7 @@ pub(super) fn settings(
             authority: document.upstream.authority.clone(),
             base_path: document.upstream.base_path.clone(),
             ca: document.upstream_tls.ca.clone(),
-            keepalive: match document.upstream_keepalive {
-                Keepalive::Unkeyed => settings::Keepalive::Unkeyed,
-                Keepalive::All => settings::Keepalive::All,
-            },
+            keepalive: document.upstream_keepalive.0,
         },
         forwarding: Forwarding {
             preserve_host: document.preserve_host,
@@ -101,26 +95,20 @@ pub(super) fn settings(
         secret,
         admin: Admin { listen: document.admin.listen.0, tokens },
         routes,
-        expiry: match document.defaults.expire {
-            Expire::Delete => Expiry::Delete,
-            Expire::Soft => Expiry::Soft,
-        },
+        expiry: document.defaults.expire.0,
         public_url: document.public_url.as_ref().map(|url| url.0.clone()).unwrap_or_default(),
         tls,
         limits,
         telemetry: Telemetry {
-            logs: match document.logs.format {
-                LogFormat::Text => settings::LogFormat::Text,
-                LogFormat::Json => settings::LogFormat::Json,
-            },
-            access: if document.logs.access { settings::AccessLog::On } else { settings::AccessLog::Off },
+            logs: document.logs.format.0,
+            access: document.logs.access,
             level: document.logs.level.0.clone(),
             otlp: document.traces.otlp.as_ref().map(|url| url.0.clone()),
         },
     })
 }
 
-/// Tells about each part that nothing verifies. The library refuses them too, but knows no lines of a file.
+/// Reports each part of the scope that nothing verifies. The library refuses them too, but without the line of the file.
 fn unverified(document: &Document, findings: &mut Findings<'_>) {
     if document.scope_verified {
         return;
@@ -132,7 +120,7 @@ fn unverified(document: &Document, findings: &mut Findings<'_>) {
                 format!("authenticates every caller and sets {name}, or removes it"),
             ),
             ScopeRule::BasicUser => (
-                "does not look at the password, so that a wrong one would get the stored answers of the right one, and could \
+                "does not verify the password, so that a wrong one would get the stored answers of the right one, and could \
                  occupy its keys",
                 "checks every password".to_owned(),
             ),
@@ -185,7 +173,7 @@ fn listeners(document: &Document, findings: &mut Findings<'_>) {
     }
 }
 
-/// Where an upstream is, as far as its name tells.
+/// The addresses of an upstream, as far as they are known without DNS.
 fn addresses(upstream: &UpstreamUrl) -> Vec<SocketAddr> {
     let host = upstream.authority.host().trim_start_matches('[').trim_end_matches(']');
     let port = upstream.authority.port_u16().unwrap_or(match upstream.scheme {
@@ -199,15 +187,15 @@ fn addresses(upstream: &UpstreamUrl) -> Vec<SocketAddr> {
     ips.into_iter().map(|ip| SocketAddr::new(ip, port)).collect()
 }
 
-/// Whether an address leads to a listener. One that listens on every address has this machine's own among them; which others
-/// are this machine's, nobody can tell from here: the same port elsewhere is somebody else.
+/// Whether an address reaches a listener. A listener on every address is reached on loopback; which other addresses are this
+/// machine's is not known here, and the same port of another machine is a different service.
 fn is_at(listener: SocketAddr, address: SocketAddr) -> bool {
     let everywhere = listener.ip().is_unspecified() && listener.is_ipv4() == address.is_ipv4();
     let own = everywhere && (address.ip().is_loopback() || address.ip().is_unspecified());
     listener.port() == address.port() && (own || listener.ip() == address.ip())
 }
 
-/// Whether two listeners would ask for the same port. Port 0 is another one each time.
+/// Whether two listeners would bind the same port. Port 0 is a different one each time.
 fn overlap(first: SocketAddr, second: SocketAddr) -> bool {
     let everywhere = first.ip().is_unspecified() || second.ip().is_unspecified();
     first.port() != 0 && first.port() == second.port() && (everywhere || first.ip() == second.ip())
@@ -264,12 +252,7 @@ fn tokens(
             let text = format!("`{path}.token` is the same as another's: each needs its own");
             findings.at(&path.key("token"), text);
         }
-        let role = match given.role {
-            Role::Reader => settings::Role::Reader,
-            Role::Worker => settings::Role::Worker,
-            Role::Operator => settings::Role::Operator,
-        };
-        tokens.push(Token { name: given.name.clone(), role, token });
+        tokens.push(Token { name: given.name.clone(), role: given.role.0, token });
     }
     tokens
 }
@@ -329,7 +312,7 @@ fn limits(document: &Document, findings: &mut Findings<'_>) -> Limits {
         ("response_timeout", given.response_timeout),
     ] {
         if value.is_zero() {
-            let text = format!("`limits.{name}` is 0, so nobody could be in time: write at least \"1s\"");
+            let text = format!("`limits.{name}` is 0, so no request could be in time: write at least \"1s\"");
             findings.at(&path(name), text);
         }
     }

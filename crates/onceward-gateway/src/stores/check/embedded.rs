@@ -1,4 +1,4 @@
-//! A store in a file: whether it can be opened, whose it is, and what lies beside it.
+//! A store in a file: whether it can be opened, its identity, and its secret.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -6,13 +6,15 @@ use std::sync::Arc;
 use onceward::{Identity, Secret};
 use onceward_sqlite::{OpenError, Options, SqliteStore};
 
-use super::{Level, Recognised, Report, contents};
+use super::{Recognised, contents};
+use crate::Failure;
+use crate::check::{Level, Report};
 use crate::settings::Settings;
-use crate::stores;
+use crate::stores::{USED_WITHOUT_SECRET, readable_by_all};
 
-pub(super) async fn run(path: &Path, settings: &Settings, report: &mut Report) {
+pub(super) async fn check(path: &Path, settings: &Settings, report: &mut Report) {
     if !path.exists() {
-        return new(path, settings, report);
+        return check_new(path, settings, report);
     }
     let opened = tokio::task::spawn_blocking({
         let path = path.to_owned();
@@ -21,24 +23,23 @@ pub(super) async fn run(path: &Path, settings: &Settings, report: &mut Report) {
     let store = match opened.await {
         Ok(Ok(store)) => store,
         Ok(Err(error @ OpenError::InUse { .. })) => {
-            let text =
-                format!("{error}. If that is this gateway, all is well; what is in it was not looked at");
+            let text = format!("{error}. If that is this gateway, all is well; its content was not checked");
             return report.say(Level::Warning, "store", text);
         }
         Ok(Err(error)) => return report.say(Level::Error, "store", error.to_string()),
         Err(error) => return report.say(Level::Error, "store", format!("opening it failed: {error}")),
     };
     report.say(Level::Ok, "store", format!("{path:?} can be opened and locked; it has {}", size(path)));
-    for text in stores::readable_by_all(path) {
+    for text in readable_by_all(path) {
         report.say(Level::Warning, "store", text);
     }
-    whole(&store, report).await;
-    inside(&store, settings, report).await;
+    damage(&store, report).await;
+    content(&store, settings, report).await;
     store.close().await;
 }
 
-/// Whether the database is whole: where an index has lost an id, its key would be taken for new.
-async fn whole(store: &SqliteStore, report: &mut Report) {
+/// Whether the database is damaged: if an index has lost an id, its key would be taken for new.
+async fn damage(store: &SqliteStore, report: &mut Report) {
     let name = store.path().display().to_string();
     let found = tokio::task::spawn_blocking({
         let store = store.clone();
@@ -61,7 +62,7 @@ async fn whole(store: &SqliteStore, report: &mut Report) {
     }
 }
 
-fn new(path: &Path, settings: &Settings, report: &mut Report) {
+fn check_new(path: &Path, settings: &Settings, report: &mut Report) {
     let parent = path.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."));
     if !parent.is_dir() {
         let text = format!("{path:?} cannot be made, because {parent:?} is no directory: create it first");
@@ -83,12 +84,12 @@ fn will_be_made(secret: &Path) -> String {
     format!("none is configured: {secret:?} will be made at the first start; back it up with the store")
 }
 
-async fn inside(store: &SqliteStore, settings: &Settings, report: &mut Report) {
+async fn content(store: &SqliteStore, settings: &Settings, report: &mut Report) {
     let path = SqliteStore::secret_path(store.path());
     let secret = match &settings.secret {
         Some(secret) => Some(secret.clone()),
-        None => match kept(store, settings).await {
-            Ok(kept) => kept,
+        None => match own_secret(store, settings).await {
+            Ok(secret) => secret,
             Err(error) => return report.say(Level::Error, "secret", error.to_string()),
         },
     };
@@ -106,19 +107,19 @@ async fn inside(store: &SqliteStore, settings: &Settings, report: &mut Report) {
             );
         }
         (Recognised::New, None) => report.say(Level::Ok, "secret", will_be_made(&path)),
-        (Recognised::Known, None) => report.say(Level::Warning, "secret", stores::USED_WITHOUT_SECRET),
-        // Configured, or a part of what is wrong with the identity.
+        (Recognised::Known, None) => report.say(Level::Warning, "secret", USED_WITHOUT_SECRET),
+        // The secret is configured, or a part of the identity's error.
         (Recognised::New | Recognised::Known, Some(_)) | (Recognised::Refused, _) => {}
     }
 }
 
 /// The secret beside the store.
-async fn kept(store: &SqliteStore, settings: &Settings) -> Result<Option<Secret>, crate::Failure> {
+async fn own_secret(store: &SqliteStore, settings: &Settings) -> Result<Option<Secret>, Failure> {
     let identity = Identity::new(&settings.namespace, &settings.scope.to_string())?;
     Ok(store.secret(&identity).await?)
 }
 
-/// Of the database and its log.
+/// The size of the database and its log.
 fn size(path: &Path) -> String {
     let mut log = path.as_os_str().to_owned();
     log.push("-wal");

@@ -1,4 +1,4 @@
-//! Where a secret comes from. The secret itself is never in the tree, so nothing that prints the tree can show it.
+//! The source of a secret. The secret itself is never in the tree, so nothing that prints the tree can show it.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -12,16 +12,16 @@ use serde::{Deserialize, Serialize};
 pub(super) enum SecretSource {
     /// The name of a variable that holds the secret.
     Env(String),
-    /// The path of a file that holds the secret; a line end after it does not count.
+    /// The path of a file that holds the secret; a line end after it is ignored.
     File(String),
 }
 
-/// Said whenever something else stands where a secret's source should. It never repeats what stands there.
+/// The error for any other value in the place of a secret's source. The value is not repeated, because it may be the secret.
 pub(super) const HOW_TO_GIVE: &str = "must say where the secret is found and never be the secret itself, because files and command lines are read by \
      many: write { env = \"NAME\" }, or { file = \"PATH\" }";
 
 impl SecretSource {
-    /// Fetches the secret, or says in words that end the sentence "it" why it is not there.
+    /// Fetches the secret. The error ends a sentence that begins with "it".
     pub(super) fn fetch(&self, variables: &BTreeMap<String, String>) -> Result<String, String> {
         match self {
             Self::Env(name) => match variables.get(name) {

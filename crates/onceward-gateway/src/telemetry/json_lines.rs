@@ -1,5 +1,5 @@
-//! One JSON object a line, with the ids of the request's trace among its fields and not in an object of their own, where
-//! neither people nor collectors look for them.
+//! One JSON object a line. The ids of the request's trace are fields of that object and not of a nested one, because collectors
+//! expect them there.
 
 use std::fmt;
 
@@ -10,7 +10,7 @@ use tracing_subscriber::registry::LookupSpan;
 
 use super::traces::LOG_SPAN;
 
-/// Writes the lines.
+/// The format of the lines.
 pub(super) struct JsonLines(Format<Json>);
 
 impl JsonLines {

@@ -1,31 +1,28 @@
-//! Looking at operations.
-
-use std::sync::Arc;
+//! `GET /v1/operations`: one operation, or a list of them.
 
 use axum::Extension;
-use axum::extract::{Path, State as Held};
-use axum::response::{IntoResponse, Response};
+use axum::extract::Path;
+use axum::response::Response;
 use base64::Engine as _;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
-use http::header::{CACHE_CONTROL, CONTENT_TYPE};
-use http::{HeaderValue, StatusCode, Uri};
+use http::Uri;
 use onceward::store::{Cursor, Filter, Scan, Which};
 use onceward::{Engine, Key, Scope, StateKind, Timestamp};
 use serde_json::{Value, json};
 
-use super::problem::Problem;
-use super::reply::Bodies;
+use super::problem::{Problem, in_window};
+use super::reply_json::Bodies;
 use super::token::Caller;
-use super::{Shared, input, record};
+use super::{Context, input, record_json, response};
 
-/// How many operations a list has where nothing is said.
+/// How many operations a list has by default.
 const LIMIT: usize = 100;
 /// How many it may have. A page is held in memory whole.
 const LIMIT_MAX: usize = 1_000;
 
 /// `GET /v1/operations/{id}`
 pub(super) async fn one(
-    Held(shared): Held<Arc<Shared>>,
+    context: Context,
     Path(id): Path<String>,
     caller: Option<Extension<Caller>>,
     uri: Uri,
@@ -39,30 +36,28 @@ pub(super) async fn one(
         Some(_) => return Err(Problem::Invalid("bodies in the query must be true or false".to_owned())),
     };
     // Headers and recovery data count as bodies: any of them may hold secrets of users.
-    let (bodies, told) = match (asked, caller) {
+    let (bodies, bodies_word) = match (asked, caller) {
         (_, None) => (Bodies::Hidden, "token_needed"),
         (Bodies::Hidden, Some(_)) => (Bodies::Hidden, "hidden"),
         (Bodies::Shown, Some(_)) => (Bodies::Shown, "shown"),
     };
-    let found = shared.engine.load(id).await?.ok_or(Problem::NotFound { id: operation })?;
-    if !found.record.is_named_by(operation) {
-        return Err(Problem::OtherWindow { asked: operation, stands: found.record.operation(id) });
-    }
-    let mut shown = record::operation(id, found.version, &found.record, bodies);
-    shown["bodies"] = told.into();
-    shown["timeline"] = record::timeline(&found.record);
-    Ok(json_response(StatusCode::OK, &shown))
+    let found = context.engine.load(id).await?.ok_or(Problem::NotFound { id: operation })?;
+    let found = in_window(operation, found)?;
+    let mut shown = record_json::operation(id, found.version, &found.record, bodies);
+    shown["bodies"] = bodies_word.into();
+    shown["timeline"] = record_json::timeline(&found.record);
+    Ok(response::ok(shown))
 }
 
 /// `GET /v1/operations`
-pub(super) async fn list(Held(shared): Held<Arc<Shared>>, uri: Uri) -> Result<Response, Problem> {
-    let engine = &shared.engine;
+pub(super) async fn list(context: Context, uri: Uri) -> Result<Response, Problem> {
+    let engine = &context.engine;
     let mut query = input::query(&uri, &["state", "route", "scope", "key", "older_than", "cursor", "limit"])?;
     let filter = Filter {
         state: query.get("state").map(|state| state_kind(state)).transpose()?,
         route: query.remove("route"),
         created_before: match query.get("older_than") {
-            Some(age) => Some(before(engine, input::duration("older_than", age)?).await?),
+            Some(age) => Some(time_before(engine, input::duration("older_than", age)?).await?),
             None => None,
         },
         scope: query.remove("scope"),
@@ -71,7 +66,7 @@ pub(super) async fn list(Held(shared): Held<Arc<Shared>>, uri: Uri) -> Result<Re
         let Some(scope) = &filter.scope else {
             return Err(Problem::Invalid("a key belongs to a scope: give scope with key".to_owned()));
         };
-        let found = of_key(engine, scope, key, &filter).await?;
+        let found = operation_of_key(engine, scope, key, &filter).await?;
         return Ok(page(found.into_iter().collect(), None));
     }
     let limit = match query.get("limit").map(|limit| limit.parse::<usize>()) {
@@ -91,8 +86,8 @@ pub(super) async fn list(Held(shared): Held<Arc<Shared>>, uri: Uri) -> Result<Re
         .entries
         .iter()
         .map(|entry| match &entry.record {
-            Ok(record) => record::operation(entry.id, entry.version, record, Bodies::Hidden),
-            Err(why) => record::unreadable(entry.id, entry.version, why),
+            Ok(record) => record_json::operation(entry.id, entry.version, record, Bodies::Hidden),
+            Err(why) => record_json::unreadable(entry.id, entry.version, why),
         })
         .collect();
     Ok(page(operations, found.next.as_ref()))
@@ -100,11 +95,16 @@ pub(super) async fn list(Held(shared): Held<Arc<Shared>>, uri: Uri) -> Result<Re
 
 fn page(operations: Vec<Value>, next: Option<&Cursor>) -> Response {
     let next_cursor = next.map(|cursor| URL_SAFE_NO_PAD.encode(cursor.as_bytes()));
-    json_response(StatusCode::OK, &json!({ "operations": operations, "next_cursor": next_cursor }))
+    response::ok(json!({ "operations": operations, "next_cursor": next_cursor }))
 }
 
-/// The operation of one key, if everything else that is asked for agrees.
-async fn of_key(engine: &Engine, scope: &str, key: &str, filter: &Filter) -> Result<Option<Value>, Problem> {
+/// The operation of one key, if it passes the filter.
+async fn operation_of_key(
+    engine: &Engine,
+    scope: &str,
+    key: &str,
+    filter: &Filter,
+) -> Result<Option<Value>, Problem> {
     let invalid = |why: String| Problem::Invalid(format!("scope and key in the query name nothing: {why}"));
     let key = Key::new(key).map_err(|error| invalid(error.to_string()))?;
     // The text of a scope is shown with its parts escaped and joined.
@@ -114,11 +114,11 @@ async fn of_key(engine: &Engine, scope: &str, key: &str, filter: &Filter) -> Res
         Scope::from_parts(parts.iter().map(String::as_str)).map_err(|error| invalid(error.to_string()))?;
     let id = engine.id_of(&scope, &key);
     let found = engine.load(id).await?.filter(|found| filter.accepts(&found.record));
-    Ok(found.map(|found| record::operation(id, found.version, &found.record, Bodies::Hidden)))
+    Ok(found.map(|found| record_json::operation(id, found.version, &found.record, Bodies::Hidden)))
 }
 
-/// Some time ago, by the store's clock.
-async fn before(engine: &Engine, age: std::time::Duration) -> Result<Timestamp, Problem> {
+/// The time that lies `age` before now, by the store's clock.
+async fn time_before(engine: &Engine, age: std::time::Duration) -> Result<Timestamp, Problem> {
     let scan = Scan {
         which: Which::Filter(Filter { state: Some(StateKind::Unknown), ..Filter::default() }),
         after: None,
@@ -135,12 +135,4 @@ fn state_kind(text: &str) -> Result<StateKind, Problem> {
         let names = StateKind::ALL.map(StateKind::name);
         Problem::Invalid(format!("state = {text:?} is none of {names:?}"))
     })
-}
-
-pub(super) fn json_response(status: StatusCode, body: &Value) -> Response {
-    let mut response = (status, body.to_string()).into_response();
-    let headers = response.headers_mut();
-    headers.insert(CONTENT_TYPE, HeaderValue::from_static("application/json"));
-    headers.insert(CACHE_CONTROL, HeaderValue::from_static("no-store"));
-    response
 }

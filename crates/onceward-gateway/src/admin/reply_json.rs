@@ -13,16 +13,16 @@ use serde_json::{Map, Value, json};
 
 use super::problem::Problem;
 
-/// A reply that somebody brings.
+/// A reply that a worker or an operator sends.
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub(super) struct Brought {
+pub(super) struct ReplyJson {
     #[serde(default = "ok")]
     status: u16,
     #[serde(default)]
     headers: BTreeMap<String, Values>,
     #[serde(default)]
-    body: Content,
+    body: BytesJson,
 }
 
 const fn ok() -> u16 {
@@ -40,7 +40,7 @@ enum Values {
 /// Bytes, as JSON can carry them.
 #[derive(Debug, Deserialize)]
 #[serde(untagged)]
-pub(super) enum Content {
+pub(super) enum BytesJson {
     Text(String),
     Encoded(Encoded),
 }
@@ -51,13 +51,13 @@ pub(super) struct Encoded {
     base64: String,
 }
 
-impl Default for Content {
+impl Default for BytesJson {
     fn default() -> Self {
         Self::Text(String::new())
     }
 }
 
-impl Content {
+impl BytesJson {
     pub(super) fn bytes(self) -> Result<Bytes, Problem> {
         match self {
             Self::Text(text) => Ok(text.into()),
@@ -72,7 +72,7 @@ impl Content {
     }
 }
 
-impl Brought {
+impl ReplyJson {
     /// The reply, if an HTTP message can carry it.
     pub(super) fn reply(self) -> Result<Arc<Reply>, Problem> {
         if !(200..=599).contains(&self.status) {
@@ -98,7 +98,7 @@ impl Brought {
     }
 }
 
-/// How much of a record is shown.
+/// Whether an answer has the headers and bodies of replies.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Bodies {
     /// Sizes only.
@@ -107,25 +107,25 @@ pub(super) enum Bodies {
     Shown,
 }
 
-pub(super) fn shown(reply: &Reply, bodies: Bodies) -> Value {
+pub(super) fn reply_json(reply: &Reply, bodies: Bodies) -> Value {
     let mut shown = json!({ "status": reply.status, "version": reply.version, "bytes": reply.bytes() });
     if bodies == Bodies::Shown {
         let mut headers = Map::new();
         for (name, value) in &reply.headers {
             match headers.get_mut(name) {
-                None => drop(headers.insert(name.clone(), content(value))),
-                Some(Value::Array(values)) => values.push(content(value)),
-                Some(first) => *first = Value::Array(vec![first.take(), content(value)]),
+                None => drop(headers.insert(name.clone(), bytes_json(value))),
+                Some(Value::Array(values)) => values.push(bytes_json(value)),
+                Some(first) => *first = Value::Array(vec![first.take(), bytes_json(value)]),
             }
         }
         shown["headers"] = Value::Object(headers);
-        shown["body"] = content(&reply.body);
+        shown["body"] = bytes_json(&reply.body);
     }
     shown
 }
 
 /// Text where it is text, and base64 otherwise.
-pub(super) fn content(bytes: &[u8]) -> Value {
+pub(super) fn bytes_json(bytes: &[u8]) -> Value {
     match std::str::from_utf8(bytes) {
         Ok(text) => text.into(),
         Err(_) => json!({ "base64": STANDARD.encode(bytes) }),

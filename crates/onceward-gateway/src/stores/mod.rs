@@ -1,6 +1,11 @@
-//! The store that the configuration names, and the cache in front of it: opened at the start, closed at the end.
+//! The configured store and the cache in front of it: opened at the start, closed at the end.
 //!
-//! Only this room knows that there are several kinds.
+//! Only this room knows that there are several kinds. `url.rs` answers what is known from a URL alone, this file what needs the
+//! open store.
+
+mod check;
+pub(crate) mod maintenance;
+mod url;
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -9,7 +14,7 @@ use std::time::Duration;
 use onceward::event::Expiry;
 use onceward::http::ScopeRuleError;
 use onceward::store::{Finding, Health, Store};
-use onceward::{Identity, MemoryStore, Recognition, RecordFormat, Secret, SharedCache, Sweeping};
+use onceward::{Identity, MemoryStore, Recognition, Secret, SharedCache, Sweeping};
 use onceward_postgres::{Migrate, PostgresStore, PostgresUrl};
 use onceward_redis::{RedisCache, RedisStore};
 use onceward_sqlite::SqliteStore;
@@ -18,12 +23,14 @@ use crate::Failure;
 use crate::settings::{Settings, StoreUrl};
 use crate::telemetry::metrics::{Batches, Metrics};
 
-/// What is to be closed at the end.
+pub(crate) use self::check::check;
+
+/// A store that was opened, and is to be closed at the end.
 #[derive(Debug)]
-pub enum Opened {
-    /// Nothing of it survives.
+pub enum OpenStore {
+    /// In memory.
     Memory(Arc<MemoryStore>),
-    /// A file of this machine.
+    /// A file on this machine.
     Sqlite(SqliteStore),
     /// Tables that other gateways use too.
     Postgres(PostgresStore),
@@ -31,7 +38,7 @@ pub enum Opened {
     Redis(RedisStore),
 }
 
-impl Opened {
+impl OpenStore {
     /// Opens the store. A PostgreSQL schema that is missing or older is brought up to date.
     pub async fn open(url: &StoreUrl) -> Result<Self, Failure> {
         Ok(match url {
@@ -52,7 +59,7 @@ impl Opened {
                     ..Default::default()
                 };
                 let store = PostgresStore::connect(url, options).await?;
-                tell(url).await;
+                log_settings(url).await;
                 Self::Postgres(store)
             }
             StoreUrl::Redis(url) => {
@@ -61,7 +68,7 @@ impl Opened {
         })
     }
 
-    /// What the engine uses.
+    /// The store for the engine.
     pub fn store(&self) -> Arc<dyn Store> {
         match self {
             Self::Memory(store) => store.clone(),
@@ -71,17 +78,9 @@ impl Opened {
         }
     }
 
-    /// The file that the store is in, where it is in one.
-    pub fn path(&self) -> Option<&Path> {
-        match self {
-            Self::Sqlite(store) => Some(store.path()),
-            Self::Memory(_) | Self::Postgres(_) | Self::Redis(_) => None,
-        }
-    }
-
-    /// The secret to open the engine with: the configured one, or the one that an embedded store keeps beside it. A new
-    /// embedded store gets one here; one that has lost its own is refused. One that others share is only ever used with a
-    /// configured one. `identity` has no secret yet.
+    /// The secret to open the engine with: the configured one, or the one that an embedded store keeps beside it. A new embedded
+    /// store gets one here; one that has lost its own is refused. A shared store is used only with a configured one. `identity`
+    /// has no secret yet.
     pub async fn secret(
         &self,
         configured: Option<&Secret>,
@@ -94,16 +93,7 @@ impl Opened {
         }
     }
 
-    /// The format to write records in. Nobody shares an embedded store, so it always gets the newest; what an existing
-    /// shared store gets is the operator's decision, because a gateway of an older version cannot read the newest.
-    pub fn record_format(&self, chosen: Option<RecordFormat>) -> Option<RecordFormat> {
-        match self {
-            Self::Memory(_) | Self::Sqlite(_) => chosen.or(Some(RecordFormat::Two)),
-            Self::Postgres(_) | Self::Redis(_) => chosen,
-        }
-    }
-
-    /// How expired records are looked for. A database takes larger bites than a file that claims wait for.
+    /// How expired records are swept. A database takes larger batches than a file, for which claims wait meanwhile.
     pub fn sweeping(&self, expiry: Expiry) -> Sweeping {
         let defaults = Sweeping { expiry, ..Sweeping::default() };
         match self {
@@ -112,7 +102,7 @@ impl Opened {
         }
     }
 
-    /// Tells the metrics where to read how many writes shared a commit.
+    /// Gives the metrics a function that reads how many writes shared a commit.
     pub fn measure(&self, metrics: &Metrics) {
         match self {
             // Neither has batches.
@@ -128,7 +118,24 @@ impl Opened {
         }
     }
 
-    /// Writes what waits, and lets go.
+    /// What may be wrong with the secret of a store that was used under another identity, to be added to that error. Empty where
+    /// the secret is not the reason.
+    pub fn secret_advice(&self, configured: Option<&Secret>) -> String {
+        match self {
+            Self::Sqlite(store) => secret_advice(configured, store.path()),
+            Self::Memory(_) | Self::Postgres(_) | Self::Redis(_) => String::new(),
+        }
+    }
+
+    /// A warning about an embedded store that is used without a secret.
+    pub fn secret_warning(&self, secret: Option<&Secret>) -> Option<&'static str> {
+        match (self, secret) {
+            (Self::Sqlite(_), None) => Some(USED_WITHOUT_SECRET),
+            (Self::Sqlite(_) | Self::Memory(_) | Self::Postgres(_) | Self::Redis(_), _) => None,
+        }
+    }
+
+    /// Writes what is queued, and closes files and connections.
     pub async fn close(&self) {
         match self {
             Self::Memory(_) => {}
@@ -140,8 +147,8 @@ impl Opened {
     }
 }
 
-/// A sync has failed, so the disk may have lost what was acknowledged. The log writes each line before it goes on, so this one
-/// is not lost with the process.
+/// A sync has failed, so the disk may have lost acknowledged writes. The log is written synchronously, so this line is not lost
+/// with the process.
 fn stop_the_process(cause: &str) {
     tracing::error!(
         cause,
@@ -151,11 +158,10 @@ fn stop_the_process(cause: &str) {
     std::process::abort();
 }
 
-/// Said of an embedded store that has records and no secret.
-pub const USED_WITHOUT_SECRET: &str = "the store was used without a secret: reading it is enough to test guesses about its keys, callers and bodies. A secret \
+const USED_WITHOUT_SECRET: &str = "the store was used without a secret: reading it is enough to test guesses about its keys, callers and bodies. A secret \
      cannot be added to it; a new store gets one";
 
-/// What is to be said of a scope that only a store may go on with that was used with it, or why this store may not.
+/// A warning where the store was used with an outdated scope and may go on with it; an error where it was not.
 pub async fn outdated_scope(
     store: &dyn Store,
     identity: &Identity,
@@ -170,8 +176,7 @@ pub async fn outdated_scope(
     }
 }
 
-/// What may be wrong with the secret where an embedded store does not know the identity, to be added to that sentence.
-pub fn secret_advice(configured: Option<&Secret>, store: &Path) -> String {
+fn secret_advice(configured: Option<&Secret>, store: &Path) -> String {
     let path = SqliteStore::secret_path(store);
     let name = path.display();
     match (configured, path.exists()) {
@@ -188,10 +193,10 @@ pub fn secret_advice(configured: Option<&Secret>, store: &Path) -> String {
     }
 }
 
-/// Which files of an embedded store every user of the machine can read, in a sentence each. New ones are private; those that
-/// were copied there have whatever mode the copy had.
+/// A warning for each file of an embedded store that every user of the machine can read. The store makes private files; a
+/// copied file has the mode of the copy.
 #[cfg(unix)]
-pub fn readable_by_all(store: &Path) -> Vec<String> {
+fn readable_by_all(store: &Path) -> Vec<String> {
     use std::os::unix::fs::PermissionsExt as _;
     let named = |ending: &str| {
         let mut name = store.to_owned().into_os_string();
@@ -211,12 +216,12 @@ pub fn readable_by_all(store: &Path) -> Vec<String> {
 
 /// Elsewhere the directory's rights are the files'.
 #[cfg(not(unix))]
-pub fn readable_by_all(_: &Path) -> Vec<String> {
+fn readable_by_all(_: &Path) -> Vec<String> {
     Vec::new()
 }
 
-/// Says at the start what the database's settings mean for the promise, where they weaken it. Redis' store does so itself.
-async fn tell(url: &PostgresUrl) {
+/// Logs at the start which of the database's settings weaken the promise. The Redis store does so itself.
+async fn log_settings(url: &PostgresUrl) {
     match onceward_postgres::examine(url).await {
         Ok(findings) => {
             for Finding { health, subject: setting, text } in findings {
@@ -229,13 +234,13 @@ async fn tell(url: &PostgresUrl) {
         }
         Err(error) => tracing::warn!(
             cause = %error,
-            next = "run `onceward check`, which looks at them again",
-            "the database's settings could not be looked at: whether they weaken the promise is not known"
+            next = "run `onceward check`, which reads them again",
+            "the database's settings could not be read: whether they weaken the promise is not known"
         ),
     }
 }
 
-/// The cache that the configuration names. One that cannot be reached is no reason not to start.
+/// The configured cache. The gateway starts without one that cannot be reached.
 pub async fn cache(settings: &Settings) -> Option<Arc<dyn SharedCache>> {
     match &settings.cache {
         Some(url) => Some(Arc::new(RedisCache::connected(url.clone()).await)),
@@ -252,18 +257,5 @@ impl From<onceward_sqlite::Statistics> for Batches {
 impl From<onceward_postgres::Statistics> for Batches {
     fn from(statistics: onceward_postgres::Statistics) -> Self {
         Self { batches: statistics.batches, writes: statistics.swaps, statements: statistics.statements }
-    }
-}
-
-/// What Redis takes for one value unless its `proto-max-bulk-len` says otherwise.
-const REDIS_VALUE_BYTES: usize = 512 << 20;
-
-/// What a store keeps for one operation, where it has a limit of its own.
-pub(crate) fn record_bytes_max(store: &StoreUrl) -> Option<usize> {
-    match store {
-        StoreUrl::Sqlite(_) => Some(onceward_sqlite::RECORD_BYTES_MAX),
-        StoreUrl::Postgres(_) => Some(onceward_postgres::RECORD_BYTES_MAX),
-        StoreUrl::Redis(_) => Some(REDIS_VALUE_BYTES),
-        StoreUrl::Memory => None,
     }
 }

@@ -1,4 +1,4 @@
-//! A store whose calls are measured.
+//! A store that measures the time of its calls.
 
 use std::sync::Arc;
 

@@ -1,35 +1,35 @@
-//! Values that are written as one text: how each is read, written and described.
+//! Values that a file has as one string: how each is parsed, printed and described in the schema.
 
 use std::fmt;
 use std::marker::PhantomData;
 
 use serde::de::{self, Deserializer, Visitor};
 
-/// A value that is written as one text.
-pub(super) trait Text: Sized + fmt::Display {
+/// A value that a file has as one string.
+pub(super) trait TextValue: Sized + fmt::Display {
     /// Ends the sentence "it must be".
     const EXPECTED: &'static str;
     /// Examples, for the schema.
     const EXAMPLES: &'static [&'static str];
 
-    /// Reads it, or says what is wrong in words that end the sentence "it".
+    /// Parses it. The error ends a sentence that begins with "it".
     fn read(text: &str) -> Result<Self, String>;
 
-    /// Reads it from a plain number, where that means something.
+    /// Reads it from a plain number, if the type allows one.
     fn read_number(number: u64) -> Option<Self> {
         let _ = number;
         None
     }
 }
 
-/// Reads a [`Text`] from whatever stands in the file.
-pub(super) fn deserialize<'de, T: Text, D: Deserializer<'de>>(deserializer: D) -> Result<T, D::Error> {
+/// Reads a [`TextValue`] from a string or a number.
+pub(super) fn deserialize<'de, T: TextValue, D: Deserializer<'de>>(deserializer: D) -> Result<T, D::Error> {
     deserializer.deserialize_any(TextVisitor(PhantomData))
 }
 
 struct TextVisitor<T>(PhantomData<T>);
 
-impl<T: Text> Visitor<'_> for TextVisitor<T> {
+impl<T: TextValue> Visitor<'_> for TextVisitor<T> {
     type Value = T;
 
     fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -48,12 +48,12 @@ impl<T: Text> Visitor<'_> for TextVisitor<T> {
     }
 }
 
-/// Gives a [`Text`] what serde and the schema need.
+/// Implements serde's and the schema's traits for a [`TextValue`].
 macro_rules! text_value {
     ($type:ty, $name:literal) => {
         impl<'de> serde::Deserialize<'de> for $type {
             fn deserialize<D: serde::Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-                $crate::config::text::deserialize(deserializer)
+                $crate::config::text_value::deserialize(deserializer)
             }
         }
 
@@ -69,9 +69,9 @@ macro_rules! text_value {
             }
 
             fn json_schema(_: &mut schemars::SchemaGenerator) -> schemars::Schema {
-                let description = format!("Must be {}.", <Self as $crate::config::text::Text>::EXPECTED);
-                let examples = <Self as $crate::config::text::Text>::EXAMPLES;
-                let number = <Self as $crate::config::text::Text>::read_number(1).is_some();
+                let description = format!("Must be {}.", <Self as $crate::config::text_value::TextValue>::EXPECTED);
+                let examples = <Self as $crate::config::text_value::TextValue>::EXAMPLES;
+                let number = <Self as $crate::config::text_value::TextValue>::read_number(1).is_some();
                 let kind = if number { serde_json::json!(["string", "integer"]) } else { "string".into() };
                 schemars::json_schema!({ "type": kind, "description": description, "examples": examples })
             }

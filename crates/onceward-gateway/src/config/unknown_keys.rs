@@ -1,4 +1,4 @@
-//! Finds keys that nobody knows, keys in the wrong table, and keys of later releases.
+//! Finds unknown keys, keys in the wrong table, and keys of later releases.
 
 use serde_json::Value as Schema;
 
@@ -6,49 +6,49 @@ use super::keys::{INLINED, keys, property, property_names};
 use super::problem::Problem;
 use super::tree::{Node, Path, Value};
 
-/// Keys that the design has and this version has not: whoever writes one is told so, and what to do instead.
+/// Keys of later releases, each with what to do until then.
 pub(super) const LATER: [(&str, &str); 3] = [
     (
         "auth_url",
         "let a proxy in front authorise and set a header, and use scope = [\"header:NAME\"] with scope_verified = true",
     ),
-    ("webhooks", "let whoever receives the webhook resolve the operation through the operations API"),
+    ("webhooks", "let the receiver of the webhook resolve the operation through the operations API"),
     ("routes.reconcile", "operations of unknown outcome wait for a verdict through the operations API"),
 ];
 
-/// Takes every key out of the tree that has no meaning, and tells about each.
+/// Removes every unknown key from the tree, and reports each.
 pub(super) fn take_unknown(tree: &mut Node) -> Vec<Problem> {
     let mut found = Vec::new();
-    look(tree, &INLINED, &Path::default(), &mut found);
+    find(tree, &INLINED, &Path::default(), &mut found);
     let problems = found
         .iter()
         .map(|(path, text)| Problem { origin: tree.origin_of(path), text: text.clone() })
         .collect();
-    // From the last on, so that those before keep their places in a list.
+    // From the last to the first, so that indices of a list stay valid.
     for (path, _) in found.iter().rev() {
         tree.remove(path);
     }
     problems
 }
 
-fn look(node: &Node, schema: &Schema, path: &Path, found: &mut Vec<(Path, String)>) {
+fn find(node: &Node, schema: &Schema, path: &Path, found: &mut Vec<(Path, String)>) {
     match &node.value {
         Value::Table(table) => {
             let names = property_names(schema);
-            // A table where none belongs is a wrong type, which is told when the value is read. So is a secret that is
-            // given in another way than by its source.
+            // A table in the place of another value is a wrong type, which deserializing reports. So is a secret in the
+            // place of its source.
             if is_secret(path) || names.is_empty() && !path.0.is_empty() {
                 return;
             }
             for (key, child) in table {
                 let path = path.key(key);
                 match property(schema, key) {
-                    Some(schema) => look(child, schema, &path, found),
+                    Some(schema) => find(child, schema, &path, found),
                     None => found.push((path.clone(), explain(&path, key, &names))),
                 }
             }
         }
-        // Serde would take a list for a table whose values come in the order of its keys.
+        // Serde would accept a list as a table with its values in the order of the keys.
         Value::Array(_) if is_table(schema) && !is_secret(path) => {
             found.push((
                 path.clone(),
@@ -57,7 +57,7 @@ fn look(node: &Node, schema: &Schema, path: &Path, found: &mut Vec<(Path, String
         }
         Value::Array(items) => {
             for (index, item) in items.iter().enumerate() {
-                look(item, schema.get("items").unwrap_or(schema), &path.at(index), found);
+                find(item, schema.get("items").unwrap_or(schema), &path.at(index), found);
             }
         }
         Value::Leaf(_) => {}
@@ -68,7 +68,7 @@ fn is_secret(path: &Path) -> bool {
     matches!(path.keys().next_back(), Some("secret" | "token"))
 }
 
-/// Whether a table belongs there, and no list of them.
+/// Whether the schema is a table, and not a list of tables.
 fn is_table(schema: &Schema) -> bool {
     schema.get("items").is_none() && !property_names(schema).is_empty()
 }
@@ -83,7 +83,7 @@ fn explain(path: &Path, key: &str, names: &[&str]) -> String {
             "`{path}` cannot differ by route, because it concerns the whole store: write it in [defaults]"
         );
     }
-    // A key at the end of a file belongs to the last table, which is easily overlooked.
+    // A key at the end of a file belongs to the last table, which is a common mistake.
     let at_top = keys().iter().any(|known| known.path == key) || property(&INLINED, key).is_some();
     if path.0.len() > 1 && at_top {
         return format!(

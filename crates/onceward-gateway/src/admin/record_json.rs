@@ -7,7 +7,7 @@ use onceward::store::{Stamped, Version};
 use onceward::{Letter, OnLapse, Record, RecordId, State, Timestamp};
 use serde_json::{Map, Value, json};
 
-use super::reply::{Bodies, content, shown};
+use super::reply_json::{Bodies, bytes_json, reply_json};
 
 /// The last second that RFC 3339 can write, at the end of the year 9999.
 const LAST_SECOND: u64 = 253_402_300_799;
@@ -50,12 +50,12 @@ pub(super) fn operation(id: RecordId, version: Version, record: &Record, bodies:
     });
     let Value::Object(fields) = &mut shown_record else { return shown_record };
     if let (Some(point), Bodies::Shown) = (&record.recovery_point, bodies) {
-        fields.insert("data".to_owned(), content(point.data()));
+        fields.insert("data".to_owned(), bytes_json(point.data()));
     }
     if let Some(evidence) = &record.evidence {
-        let reply = shown(&evidence.reply, bodies);
-        let told = json!({ "fence": evidence.fence.as_number(), "at": time(evidence.at), "reply": reply });
-        fields.insert("evidence".to_owned(), told);
+        let reply = reply_json(&evidence.reply, bodies);
+        let json = json!({ "fence": evidence.fence.as_number(), "at": time(evidence.at), "reply": reply });
+        fields.insert("evidence".to_owned(), json);
     }
     if let Some(verdict) = verdict(record) {
         fields.insert("verdict".to_owned(), verdict);
@@ -65,8 +65,8 @@ pub(super) fn operation(id: RecordId, version: Version, record: &Record, bodies:
         fields.insert("path".to_owned(), record.subject.path.as_str().into());
     }
     if let Some(doubt) = &record.doubt {
-        let told = json!({ "since": time(doubt.since), "cause": doubt.cause.name() });
-        fields.insert("doubt".to_owned(), told);
+        let json = json!({ "since": time(doubt.since), "cause": doubt.cause.name() });
+        fields.insert("doubt".to_owned(), json);
     }
     if let Some(error) = &record.last_error {
         fields.insert("last_error".to_owned(), error.as_str().into());
@@ -79,7 +79,7 @@ fn add_state(fields: &mut Map<String, Value>, state: &State, bodies: Bodies) {
     let more = match state {
         State::InProgress { lease_until } => json!({ "lease_until": time(*lease_until) }),
         State::Completed { reply, settled_at, expires_at } => json!({
-            "reply": shown(reply, bodies),
+            "reply": reply_json(reply, bodies),
             "settled_at": time(*settled_at),
             "expires_at": time(*expires_at),
         }),
@@ -108,13 +108,13 @@ pub(super) fn unreadable(id: RecordId, version: Version, why: &Unreadable) -> Va
     json!({ "id": id.to_string(), "version": version_text(version), "unreadable": why.to_string() })
 }
 
-/// Who was first, for whoever was second.
-pub(super) fn first(found: &Stamped) -> Value {
-    let mut first = json!({ "state": found.record.state.name(), "version": version_text(found.version) });
+/// The state, version and verdict that a conflicting change met.
+pub(super) fn conflicting(found: &Stamped) -> Value {
+    let mut json = json!({ "state": found.record.state.name(), "version": version_text(found.version) });
     if let Some(verdict) = verdict(&found.record) {
-        first["verdict"] = verdict;
+        json["verdict"] = verdict;
     }
-    first
+    json
 }
 
 fn verdict(record: &Record) -> Option<Value> {
@@ -122,7 +122,7 @@ fn verdict(record: &Record) -> Option<Value> {
     Some(json!({ "by": verdict.by, "reason": verdict.reason, "at": time(verdict.at) }))
 }
 
-/// What the record itself remembers of what happened to it, in order.
+/// The events that the record itself remembers, in order.
 pub(super) fn timeline(record: &Record) -> Value {
     let mut events =
         vec![(record.created_at, json!({ "event": "claimed", "fence": record.origin.as_number() }))];
@@ -130,8 +130,8 @@ pub(super) fn timeline(record: &Record) -> Value {
         events.push((evidence.at, json!({ "event": "evidence", "fence": evidence.fence.as_number() })));
     }
     if let Some(verdict) = &record.verdict {
-        let told = json!({ "event": "resolved", "by": verdict.by, "reason": verdict.reason });
-        events.push((verdict.at, told));
+        let json = json!({ "event": "resolved", "by": verdict.by, "reason": verdict.reason });
+        events.push((verdict.at, json));
     }
     match &record.state {
         State::InProgress { .. } => {}

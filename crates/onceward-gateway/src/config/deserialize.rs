@@ -1,4 +1,4 @@
-//! Turns the tree into the typed document, and tells about every value that does not fit, not only the first.
+//! Deserializes the tree into the typed document, and reports every value of a wrong type, not only the first.
 
 use serde_json::Value as Schema;
 use serde_path_to_error::Segment;
@@ -6,36 +6,36 @@ use serde_path_to_error::Segment;
 use super::document::Document;
 use super::keys::{Form, INLINED, choices, form, property};
 use super::problem::Problem;
-use super::secret::HOW_TO_GIVE;
+use super::secret_source::HOW_TO_GIVE;
 use super::tree::{Node, Path, Step, Value};
-use super::unknown::nearest;
+use super::unknown_keys::nearest;
 
-/// More wrong values than anybody reads.
+/// A limit on the problems that are reported.
 const PROBLEMS_MAX: usize = 100;
 
-/// The document, or as much of it as could be read: what did not fit was taken out and told about.
+/// The document, and a problem for each value that was removed because its type is wrong.
 pub(super) fn document(tree: &Node) -> (Document, Vec<Problem>) {
     let mut tree = tree.clone();
     let mut problems: Vec<Problem> = Vec::new();
-    // Where each was when it was taken out, and where it is in the file.
-    let (mut taken, mut told): (Vec<Path>, Vec<Path>) = (Vec::new(), Vec::new());
+    // The path of each removed value in the tree at that time, and its path in the file.
+    let (mut removed, mut reported): (Vec<Path>, Vec<Path>) = (Vec::new(), Vec::new());
     while problems.len() < PROBLEMS_MAX {
         let error = match serde_path_to_error::deserialize(tree.to_toml()) {
             Ok(document) => return (document, problems),
             Err(error) => error,
         };
         let path = existing(&tree, path_of(error.path()));
-        let written = as_written(path.clone(), &taken);
-        // After a wrong value was taken out, its table may lack it: that was told already.
-        if !told.iter().any(|known| known.0.starts_with(&written.0)) {
+        let written = path_in_file(path.clone(), &removed);
+        // A table may lack the value that was removed from it: that problem was reported already.
+        if !reported.iter().any(|known| known.0.starts_with(&written.0)) {
             let text = rephrase(&written, tree.get(&path), error.inner().message());
             problems.push(Problem { origin: tree.origin_of(&path), text });
         }
         if tree.remove(&path).is_none() {
             break;
         }
-        taken.push(path);
-        told.push(written);
+        removed.push(path);
+        reported.push(written);
     }
     (Document::default(), problems)
 }
@@ -57,10 +57,10 @@ fn existing(tree: &Node, mut path: Path) -> Path {
     path
 }
 
-/// Counts the items of a list as in the file, those included that were taken out before.
-fn as_written(mut path: Path, taken: &[Path]) -> Path {
-    for taken in taken.iter().rev() {
-        let Some((Step::Index(index), parent)) = taken.0.split_last() else { continue };
+/// The path in the file of a value in the tree: items of a list that were removed before it are counted again.
+fn path_in_file(mut path: Path, removed: &[Path]) -> Path {
+    for removed in removed.iter().rev() {
+        let Some((Step::Index(index), parent)) = removed.0.split_last() else { continue };
         if let (true, Some(Step::Index(at))) = (path.0.starts_with(parent), path.0.get_mut(parent.len()))
             && *at >= *index
         {
@@ -70,7 +70,7 @@ fn as_written(mut path: Path, taken: &[Path]) -> Path {
     path
 }
 
-/// Serde's words in plain language. What stands where a secret belongs is never repeated.
+/// Serde's message in plain language. A value in the place of a secret is never repeated.
 fn rephrase(path: &Path, found: Option<&Node>, message: &str) -> String {
     let keys: Vec<&str> = path.keys().collect();
     let secret = keys.iter().any(|key| matches!(*key, "secret" | "token")) || keys.last() == Some(&"tokens");
@@ -114,7 +114,7 @@ fn rephrase(path: &Path, found: Option<&Node>, message: &str) -> String {
     }
 }
 
-/// How a value is wrong.
+/// Whether a value has a wrong type, or a wrong value of the right type.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Wrong {
     Type,
@@ -134,7 +134,7 @@ fn choice(path: &Path, found: Option<&Node>, words: &[String]) -> String {
     }
 }
 
-/// A value as the file has it; only what it is where it has parts.
+/// A value as the file has it; for a table or a list, only that it is one.
 fn shown(found: &Node) -> String {
     match &found.value {
         Value::Leaf(leaf) => leaf.to_string(),
@@ -143,7 +143,7 @@ fn shown(found: &Node) -> String {
     }
 }
 
-/// A list with the value that stands there alone.
+/// An example of a list, made from a value that is not in one.
 fn example(found: &Node) -> String {
     match &found.value {
         Value::Leaf(leaf) => format!(", such as [{leaf}]"),
@@ -177,7 +177,7 @@ fn whole_number(found: &Node, wrong: Wrong, schema: Option<&Schema>) -> String {
     }
 }
 
-/// Only the address of the admin listener, whatever else may be wrong.
+/// One value, even if others are wrong.
 pub(super) fn one<T: serde::de::DeserializeOwned>(tree: &Node, path: &str) -> Result<T, Problem> {
     let path = Path::of(path);
     let value = tree.get(&path).map(Node::to_toml).unwrap_or_else(|| toml::Value::String(String::new()));

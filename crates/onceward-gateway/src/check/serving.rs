@@ -1,4 +1,4 @@
-//! What `onceward serve` makes from the configuration before it touches anything, made here in the same way.
+//! What `onceward serve` makes from the configuration before it opens the store or listens, made here in the same way.
 
 use std::sync::Arc;
 

@@ -1,4 +1,4 @@
-//! Stores and caches on servers: what they are set to, and what that means.
+//! Stores and caches on servers: whether their settings weaken the promise, and what they hold.
 
 use std::sync::Arc;
 
@@ -6,12 +6,13 @@ use onceward::store::{Finding, Health};
 use onceward_postgres::{OpenError, PostgresStore, PostgresUrl};
 use onceward_redis::{RedisStore, RedisUrl};
 
-use super::{Level, Report, contents};
+use super::contents;
+use crate::check::{Level, Report};
 use crate::settings::Settings;
 
-/// What the server is set to; then what is in the store.
+/// Checks the server's settings, then the store's content.
 pub(super) async fn postgres(url: &PostgresUrl, settings: &Settings, report: &mut Report) {
-    if told(report, "store", onceward_postgres::examine(url).await) == Told::Unusable {
+    if report_findings(report, onceward_postgres::examine(url).await) == Server::Unusable {
         return;
     }
     match PostgresStore::connect(url, onceward_postgres::Options::default()).await {
@@ -27,9 +28,9 @@ pub(super) async fn postgres(url: &PostgresUrl, settings: &Settings, report: &mu
     }
 }
 
-/// The same. A server that was never used is left as it is.
+/// Checks the server's settings, then the store's content. An empty server stays empty.
 pub(super) async fn redis(url: &RedisUrl, settings: &Settings, report: &mut Report) {
-    if told(report, "store", onceward_redis::examine(url).await) == Told::Unusable {
+    if report_findings(report, onceward_redis::examine(url).await) == Server::Unusable {
         return;
     }
     let options =
@@ -45,7 +46,7 @@ pub(super) async fn redis(url: &RedisUrl, settings: &Settings, report: &mut Repo
     }
 }
 
-/// Only a warning: a gateway without its cache is slower, and no less right.
+/// Only warnings: a gateway without its cache is slower, and still correct.
 pub(super) async fn cache(url: &RedisUrl, report: &mut Report) {
     match onceward_redis::examine(url).await {
         Ok(_) => report.say(Level::Ok, "cache", format!("{url} can be used")),
@@ -54,34 +55,30 @@ pub(super) async fn cache(url: &RedisUrl, report: &mut Report) {
 }
 
 #[derive(PartialEq, Eq)]
-enum Told {
+enum Server {
     Usable,
     Unusable,
 }
 
-fn told<E: std::fmt::Display>(
-    report: &mut Report,
-    about: &'static str,
-    found: Result<Vec<Finding>, E>,
-) -> Told {
+fn report_findings<E: std::fmt::Display>(report: &mut Report, found: Result<Vec<Finding>, E>) -> Server {
     let findings = match found {
         Ok(findings) => findings,
         Err(error) => {
-            report.say(Level::Error, about, error.to_string());
-            return Told::Unusable;
+            report.say(Level::Error, "store", error.to_string());
+            return Server::Unusable;
         }
     };
-    let mut told = Told::Usable;
+    let mut server = Server::Usable;
     for Finding { health, subject, text } in findings {
         let level = match health {
             Health::Good => Level::Ok,
             Health::Warning => Level::Warning,
             Health::Problem => {
-                told = Told::Unusable;
+                server = Server::Unusable;
                 Level::Error
             }
         };
-        report.say(level, about, format!("{subject}: {text}"));
+        report.say(level, "store", format!("{subject}: {text}"));
     }
-    told
+    server
 }

@@ -1,4 +1,4 @@
-//! What flags and variables say, as a tree.
+//! Flags and variables as trees, which override the file.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -7,17 +7,17 @@ use toml::de::DeValue;
 
 use super::keys::{Form, Key, keys};
 use super::problem::{Origin, Problem};
-use super::secret::HOW_TO_GIVE;
+use super::secret_source::HOW_TO_GIVE;
 use super::tree::{Node, Value};
-use super::unknown::{LATER, nearest};
+use super::unknown_keys::{LATER, nearest};
 
-/// Variables that mean something else: the file's name, and the folder of the project's own test vectors.
+/// Variables that set no key: the file's name, and the folder of the project's own test vectors.
 const OTHER_VARIABLES: [&str; 2] = [CONFIG_VARIABLE, "ONCEWARD_VECTORS"];
-/// Names the file where no flag does.
+/// The file's path, unless a flag has one.
 pub(super) const CONFIG_VARIABLE: &str = "ONCEWARD_CONFIG";
 const PREFIX: &str = "ONCEWARD_";
 
-/// The flags of a command line, by the key's path. A flag may be given more than once where the key is a list.
+/// The tree of the command line's flags. A flag may be given more than once where the key is a list.
 pub(super) fn from_flags(flags: &[(String, Vec<String>)], problems: &mut Vec<Problem>) -> Node {
     let mut tree = Node::empty();
     for (path, texts) in flags {
@@ -31,7 +31,7 @@ pub(super) fn from_flags(flags: &[(String, Vec<String>)], problems: &mut Vec<Pro
     tree
 }
 
-/// The variables that begin with `ONCEWARD_`. Those in `secrets` hold secrets that the file or a flag refers to.
+/// The tree of the variables that begin with `ONCEWARD_`. Those in `secrets` hold secrets that the file or a flag refers to.
 pub(super) fn from_variables(
     variables: &BTreeMap<String, String>,
     secrets: &BTreeSet<String>,
@@ -47,7 +47,7 @@ pub(super) fn from_variables(
             problems.push(Problem { origin, text: unknown_variable(name) });
             continue;
         };
-        let value = match secret_itself(key, text) {
+        let value = match source_of_own_secret(key, text) {
             Some(source) => Ok(source),
             None => value(key, std::slice::from_ref(text)),
         };
@@ -59,7 +59,7 @@ pub(super) fn from_variables(
     tree
 }
 
-/// The variables that secrets are found in, wherever a tree says so.
+/// Adds the variables that a tree names as sources of secrets.
 pub(super) fn secrets_named_in(node: &Node, names: &mut BTreeSet<String>) {
     match &node.value {
         Value::Table(table) => {
@@ -75,8 +75,8 @@ pub(super) fn secrets_named_in(node: &Node, names: &mut BTreeSet<String>) {
     }
 }
 
-/// `ONCEWARD_SECRET` may hold the secret itself: a variable is where secrets are to be found, after all.
-fn secret_itself(key: &Key, text: &str) -> Option<Toml> {
+/// `ONCEWARD_SECRET` may hold the secret itself: then its source is that variable.
+fn source_of_own_secret(key: &Key, text: &str) -> Option<Toml> {
     if key.path != "secret" || matches!(inline(text), Some(Toml::Table(_))) {
         return None;
     }
@@ -95,7 +95,7 @@ fn unknown_variable(name: &str) -> String {
     }
 }
 
-/// Kubernetes tells every pod about services in such variables, also about one that is called `onceward`.
+/// Kubernetes sets such variables in every pod for each service, and a service may be called `onceward`.
 fn is_service_link(name: &str, text: &str) -> bool {
     let port =
         name.rsplit_once("_SERVICE_PORT").is_some_and(|(_, rest)| rest.is_empty() || rest.starts_with('_'));
@@ -106,7 +106,7 @@ fn is_service_link(name: &str, text: &str) -> bool {
     name.ends_with("_SERVICE_HOST") || port || protocol || url
 }
 
-/// What a flag or a variable says about a key. What a text cannot be is told when it is read like everything else.
+/// The value of a key from a flag or a variable. A value of a wrong type is reported later, with those of the file.
 fn value(key: &Key, texts: &[String]) -> Result<Toml, String> {
     let last = texts.last().map(String::as_str).unwrap_or_default();
     let name = &key.path;
