@@ -3,7 +3,9 @@
 use std::collections::HashMap;
 use std::path::Path;
 
-use super::{Client, Gateway, Request, Response, eventually};
+use onceward_testkit::wait::{self, seen};
+
+use super::{Client, Gateway, Request, Response};
 
 impl Gateway {
     /// Sends one request to the admin listener, with `Host: localhost` unless the test chooses another.
@@ -34,8 +36,8 @@ impl Gateway {
 
     /// Returns once an operation is in a state.
     pub async fn until_state(&self, operation: &str, state: &str) {
-        let what = format!("operation {operation} in state {state}");
-        eventually(&what, async || self.state(operation).await, |found| found == state).await;
+        let awaited = format!("operation {operation} is {state}");
+        wait::until(&awaited, async || seen(self.state(operation).await, |found| found == state)).await;
     }
 
     /// The samples of `/metrics`, by name and labels as printed.
@@ -66,8 +68,8 @@ impl Gateway {
 
     /// Returns once a metric has risen to a value.
     pub async fn until_metric(&self, name: &str, value: f64) {
-        let what = format!("{name} of at least {value}");
-        eventually(&what, async || self.metric_or_zero(name).await, |found| *found >= value).await;
+        let awaited = format!("{name} is at least {value}");
+        wait::until(&awaited, async || seen(self.metric_or_zero(name).await, |found| *found >= value)).await;
     }
 }
 

@@ -19,4 +19,4 @@ pub use http2::http2;
 pub use message::{Request, Response};
 pub use output::Output;
 pub use port::Port;
-pub use wait::{LONGEST_WAIT, eventually, within};
+pub use wait::{LONGEST_WAIT, within};

@@ -7,7 +7,9 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
-use crate::harness::{Output, Port, eventually};
+use onceward_testkit::wait::{self, seen};
+
+use crate::harness::{Output, Port};
 
 /// How long the servers keep an idle connection. Shorter than their defaults, so that a test can wait for it many times.
 pub const KEEP_ALIVE: Duration = Duration::from_secs(1);
@@ -157,9 +159,9 @@ impl Peer {
 
     /// Returns when the execution of a key has begun.
     pub async fn until_begun(&self, key: &str) {
-        let executions = async || self.executions();
-        let what = format!("an execution of {key} in the API");
-        eventually(&what, executions, |executions| executions.contains_key(key)).await;
+        let awaited = format!("the API executes {key}");
+        wait::until(&awaited, async || seen(self.executions(), |executions| executions.contains_key(key)))
+            .await;
     }
 
     /// Lets requests go on that wait for a name.
