@@ -2,7 +2,7 @@
 //!
 //! A free worker takes all queued calls of one kind, beginning with the oldest kind; a single call does not wait for others.
 //! An id occurs once in a batch. A second swap of an id that expects the same version becomes a follower of the first: the
-//! answer to the first tells what the second would have found. So ten thousand claims of one key are one row of one
+//! answer to the first determines the answer to the second. So ten thousand claims of one key are one row of one
 //! statement, whether the key is new or was released.
 //!
 //! Swaps whose callers gave up are not sent: a claim that is written then blocks its key, and no task works on it. If such a

@@ -71,7 +71,8 @@ async fn mark(
     crate::reply::text(answer).ok_or(Failure::Malformed("no generation"))
 }
 
-/// Writes the markers of all buckets but the first, whose marker says meanwhile that this is not finished.
+/// Writes the markers of all buckets but the first. Until they are written, the generation of the
+/// first one has the prefix [`MAKING`].
 async fn mark_others(
     connection: &Connection,
     keys: &Keys,

@@ -15,8 +15,8 @@ const PREFIX: &str = "onceward";
 
 /// The address of one server, or of any node of a cluster.
 ///
-/// `rediss://` is TLS. `?cluster=true` says that it is a cluster, `?prefix=NAME` what every key begins with: two prefixes
-/// are two stores. The password is never shown.
+/// `rediss://` is TLS. `?cluster=true` is a cluster. `?prefix=NAME` is the prefix of every key: two prefixes are two stores. The
+/// password is never shown.
 ///
 /// ```
 /// let url: onceward_redis::RedisUrl = "rediss://:hunter2@cache.internal/0?prefix=orders".parse()?;
@@ -30,7 +30,7 @@ pub struct RedisUrl {
     pub(crate) prefix: String,
 }
 
-/// What the address leads to.
+/// Whether the address is that of one server or of a cluster.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Topology {
     Single,

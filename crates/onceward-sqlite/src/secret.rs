@@ -33,7 +33,7 @@ pub enum SecretError {
         /// Its mode.
         mode: u32,
     },
-    /// The file holds something else.
+    /// The file does not hold a secret.
     #[error(
         "{} does not hold the secret of a store (64 hexadecimal digits): put the store's own file back from its backup",
         path.display()
@@ -42,7 +42,7 @@ pub enum SecretError {
         /// Which file.
         path: PathBuf,
     },
-    /// The store was used with a secret, as far as can be told, and there is none.
+    /// There is no secret, and the store was not used without one under this identity.
     #[error(
         "{} is missing, no secret is given, and {} was not used without one under this namespace and scope: every stored key would be forgotten and retries would execute again, so accepting an identity change does not help here. Restore what is missing: put the file back from the backup that the store is from, or configure the secret that the store was used with. If the store was used without a secret, go back to its namespace and scope. If the secret is lost for good, start with a new store: move {} and the files beside it to another folder",
         secret.display(),
@@ -55,7 +55,7 @@ pub enum SecretError {
         /// The store that it belongs to.
         store: PathBuf,
     },
-    /// The file cannot be read or made.
+    /// The file cannot be read or created.
     #[error("the secret in {} cannot be read or made: {error}. Give this user the right to, or configure a secret", path.display())]
     File {
         /// Which file.
@@ -79,11 +79,10 @@ impl SqliteStore {
         name.into()
     }
 
-    /// The secret that is kept beside the store, if there is one. Makes none.
+    /// The secret beside the store, if there is one. Creates none.
     ///
-    /// `identity` is the one that the engine is to be opened with, without a secret. A store that was used, and not under that
-    /// identity, has lost its secret: that is an error, because an engine that accepts changes of the identity would forget
-    /// every key.
+    /// `identity` is the engine's, without a secret. If the store was used under another identity, its secret is lost. That is an
+    /// error, because an engine that accepts changes of the identity would forget every key.
     pub async fn secret(&self, identity: &Identity) -> Result<Option<Secret>, SecretError> {
         let path = Self::secret_path(self.path());
         if let Some(kept) = read(&path)? {
@@ -98,9 +97,9 @@ impl SqliteStore {
         }
     }
 
-    /// The same, and a store without any record gets a secret here. Nothing where the store was used without one.
+    /// The same, but creates a secret if the store has no records. `None` if the store was used without one.
     ///
-    /// Give it to [`Identity::with_secret`] and `Routes::keyed_by` before the engine is opened. It is on the disk when this
+    /// Pass it to [`Identity::with_secret`] and `Routes::keyed_by` before the engine is opened. It is on the disk when this
     /// returns, and so before the engine writes its first record.
     pub async fn secret_or_new(&self, identity: &Identity) -> Result<Option<Secret>, SecretError> {
         let kept = self.secret(identity).await?;
@@ -112,8 +111,8 @@ impl SqliteStore {
         read(&path)
     }
 
-    /// What is to be said where the group of the secret's file can read it too. Volumes of Kubernetes with an `fsGroup` have such
-    /// files, so that is no error.
+    /// A warning, if the group of the secret's file can read it. It is no error, because volumes of Kubernetes with an `fsGroup`
+    /// have such files.
     pub fn secret_advice(store: &Path) -> Option<String> {
         let path = Self::secret_path(store);
         let mode = mode(&File::open(&path).ok()?).ok()?;

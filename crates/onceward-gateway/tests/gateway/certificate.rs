@@ -40,13 +40,13 @@ impl Certificate {
         TlsConnector::from(Arc::new(config)).connect(name, to).await.unwrap()
     }
 
-    /// Speaks TLS for a server that does not, until the test ends. Returns its port.
-    pub async fn stand_before(&self, server: std::net::SocketAddr) -> u16 {
-        self.stand_before_with(server, &[]).await
+    /// Terminates TLS in front of a server until the test ends. Returns the port to connect to.
+    pub async fn terminate_tls(&self, server: std::net::SocketAddr) -> u16 {
+        self.terminate_tls_with(server, &[]).await
     }
 
-    /// The same, for clients that speak one of these protocols only.
-    pub async fn stand_before_with(&self, server: std::net::SocketAddr, alpn: &[&[u8]]) -> u16 {
+    /// The same, and accepts only these protocols.
+    pub async fn terminate_tls_with(&self, server: std::net::SocketAddr, alpn: &[&[u8]]) -> u16 {
         let provider = Arc::new(rustls::crypto::ring::default_provider());
         let mut config = rustls::ServerConfig::builder_with_provider(provider)
             .with_safe_default_protocol_versions()
@@ -65,7 +65,7 @@ impl Certificate {
             while let Ok((socket, _)) = listener.accept().await {
                 let acceptor = acceptor.clone();
                 tokio::spawn(async move {
-                    // Whoever does not trust this certificate goes away here.
+                    // A client that does not trust this certificate closes the connection here.
                     let Ok(mut client) = acceptor.accept(socket).await else { return };
                     let mut server = TcpStream::connect(server).await.unwrap();
                     drop(tokio::io::copy_bidirectional(&mut client, &mut server).await);

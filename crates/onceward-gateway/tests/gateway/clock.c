@@ -14,9 +14,9 @@
 int clock_gettime(clockid_t clock, struct timespec *now) {
     static int (*real)(clockid_t, struct timespec *);
     if (!real) real = (int (*)(clockid_t, struct timespec *))dlsym(RTLD_NEXT, "clock_gettime");
-    int told = real(clock, now);
+    int result = real(clock, now);
     const char *path = getenv("CLOCKS_AHEAD_BY");
-    if (told != 0 || !path || (clock != CLOCK_REALTIME && clock != CLOCK_MONOTONIC)) return told;
+    if (result != 0 || !path || (clock != CLOCK_REALTIME && clock != CLOCK_MONOTONIC)) return result;
     int before = errno;
     int file = open(path, O_RDONLY | O_CLOEXEC);
     if (file >= 0) {
@@ -30,5 +30,5 @@ int clock_gettime(clockid_t clock, struct timespec *now) {
         close(file);
     }
     errno = before;
-    return told;
+    return result;
 }

@@ -1,4 +1,4 @@
-//! How the gateway is told what to do: its commands, and a file that changes while it runs.
+//! Configuration of the real binary: its commands, and a file that changes while it runs.
 
 use std::path::Path;
 use std::process::{Command, Output};
@@ -6,20 +6,20 @@ use std::process::{Command, Output};
 use crate::harness::{Gateway, Request, onceward};
 use crate::ledger::Ledger;
 
-/// What a command said on both streams, and its exit code.
-fn told(command: &mut Command) -> (Option<i32>, String) {
+/// Runs a command. Its exit code, and what it printed on both streams.
+fn run(command: &mut Command) -> (Option<i32>, String) {
     let Output { status, stdout, stderr } = command.output().unwrap();
     let text = |bytes: Vec<u8>| String::from_utf8(bytes).unwrap();
     (status.code(), text(stdout) + &text(stderr))
 }
 
-/// A gateway that is told everything by a file.
+/// Starts a gateway that is configured by a file alone.
 fn with_file(folder: &Path, ledger: &Ledger, routes: &str) -> Gateway {
-    write(folder, ledger, "127.0.0.1:0", routes);
+    write_file(folder, ledger, "127.0.0.1:0", routes);
     Gateway::spawn(onceward(folder).args(["serve", "--config", "onceward.toml"]))
 }
 
-fn write(folder: &Path, ledger: &Ledger, listen: &str, routes: &str) {
+fn write_file(folder: &Path, ledger: &Ledger, listen: &str, routes: &str) {
     let text = format!(
         "listen = \"{listen}\"\nupstream = \"http://{}\"\nscope = [\"fixed:test\"]\nadmin.listen = \"127.0.0.1:0\"\n{routes}",
         ledger.address
@@ -31,7 +31,7 @@ const REQUIRED: &str = "[[routes]]\nmatch = \"POST /payments\"\nkey = \"required
 const STRICT: &str = "[[routes]]\nmatch = \"POST /payments\"\nsyntax = \"strict\"\n";
 
 #[tokio::test]
-async fn a_hang_up_takes_other_routes_and_keeps_the_old_ones_if_the_file_is_wrong() {
+async fn sighup_loads_other_routes_and_keeps_the_old_ones_if_the_file_is_wrong() {
     let folder = tempfile::tempdir().unwrap();
     let ledger = Ledger::start(folder.path());
     let gateway = with_file(folder.path(), &ledger, REQUIRED);
@@ -40,22 +40,22 @@ async fn a_hang_up_takes_other_routes_and_keeps_the_old_ones_if_the_file_is_wron
     assert_eq!(gateway.send(without()).await.status, 400);
     assert_eq!(gateway.send(with("kept")).await.status, 201);
 
-    write(folder.path(), &ledger, "127.0.0.1:0", STRICT);
+    write_file(folder.path(), &ledger, "127.0.0.1:0", STRICT);
     gateway.signal("HUP");
     gateway.logged("reloaded: routes; unchanged: tokens");
     assert_eq!(gateway.send(without()).await.status, 201);
-    assert_eq!(gateway.send(with("k")).await.told(), (400, "idempotency_key_invalid".to_owned()));
+    assert_eq!(gateway.send(with("k")).await.status_and_code(), (400, "idempotency_key_invalid".to_owned()));
     assert!(gateway.send(with("\"kept\"")).await.is_replayed(), "what is stored stays");
 
-    // One good change and one mistake: nothing of it counts.
-    write(folder.path(), &ledger, "127.0.0.1:0", &format!("{REQUIRED}sintax = \"strict\"\n"));
+    // One good change and one mistake: neither takes effect.
+    write_file(folder.path(), &ledger, "127.0.0.1:0", &format!("{REQUIRED}sintax = \"strict\"\n"));
     gateway.signal("HUP");
     gateway.logged("nothing was reloaded: the configuration is wrong");
     assert_eq!(gateway.send(without()).await.status, 201);
     assert_eq!(gateway.send(with("k")).await.status, 400);
 
-    // A file that became right again is taken again.
-    write(folder.path(), &ledger, "127.0.0.1:0", REQUIRED);
+    // A corrected file is loaded.
+    write_file(folder.path(), &ledger, "127.0.0.1:0", REQUIRED);
     gateway.signal("HUP");
     gateway.logged("reloaded: routes; unchanged: tokens");
     assert_eq!(gateway.send(without()).await.status, 400);
@@ -66,7 +66,7 @@ async fn a_mistake_in_a_reloaded_file_is_logged_with_its_line() {
     let folder = tempfile::tempdir().unwrap();
     let ledger = Ledger::start(folder.path());
     let gateway = with_file(folder.path(), &ledger, REQUIRED);
-    write(
+    write_file(
         folder.path(),
         &ledger,
         "127.0.0.1:0",
@@ -78,11 +78,11 @@ async fn a_mistake_in_a_reloaded_file_is_logged_with_its_line() {
 }
 
 #[tokio::test]
-async fn a_setting_that_needs_a_restart_is_refused_and_nothing_else_of_the_file_counts() {
+async fn a_setting_that_needs_a_restart_is_refused_and_nothing_else_of_the_file_takes_effect() {
     let folder = tempfile::tempdir().unwrap();
     let ledger = Ledger::start(folder.path());
     let gateway = with_file(folder.path(), &ledger, REQUIRED);
-    write(folder.path(), &ledger, "127.0.0.1:1", "");
+    write_file(folder.path(), &ledger, "127.0.0.1:1", "");
     gateway.signal("HUP");
     let line = gateway.logged("nothing was reloaded");
     assert!(line.contains("listen") && line.contains("restart"), "{line}");
@@ -90,9 +90,9 @@ async fn a_setting_that_needs_a_restart_is_refused_and_nothing_else_of_the_file_
 }
 
 #[test]
-fn serving_without_a_scope_ends_with_two_and_the_choices() {
+fn serving_without_a_scope_exits_with_2_and_prints_the_choices() {
     let folder = tempfile::tempdir().unwrap();
-    let (code, text) = told(onceward(folder.path()).args(["serve", "--upstream", "http://127.0.0.1:1"]));
+    let (code, text) = run(onceward(folder.path()).args(["serve", "--upstream", "http://127.0.0.1:1"]));
     assert_eq!(code, Some(2), "{text}");
     for choice in ["authorization", "header:", "basic:user", "fixed:"] {
         assert!(text.contains(choice), "{choice} is not in {text}");
@@ -101,16 +101,16 @@ fn serving_without_a_scope_ends_with_two_and_the_choices() {
 }
 
 #[test]
-fn an_unknown_key_ends_with_two_and_its_file_and_line() {
+fn an_unknown_key_exits_with_2_and_prints_its_file_and_line() {
     let folder = tempfile::tempdir().unwrap();
     std::fs::write(folder.path().join("my.toml"), "scope = [\"fixed:a\"]\n\nupstreem = \"http://a\"\n")
         .unwrap();
     for command in ["serve", "config"] {
-        let (code, text) = told(onceward(folder.path()).args([command, "--config", "my.toml"]));
+        let (code, text) = run(onceward(folder.path()).args([command, "--config", "my.toml"]));
         assert_eq!(code, Some(2), "{text}");
         assert!(text.contains("my.toml:3") && text.contains("`upstream`"), "{text}");
     }
-    let (code, text) = told(onceward(folder.path()).args(["check", "--config", "my.toml"]));
+    let (code, text) = run(onceward(folder.path()).args(["check", "--config", "my.toml"]));
     assert_eq!(code, Some(1), "{text}");
     assert!(text.contains("my.toml:3"), "{text}");
 }
@@ -120,51 +120,47 @@ async fn the_commands_describe_the_gateway_that_runs() {
     let folder = tempfile::tempdir().unwrap();
     let ledger = Ledger::start(folder.path());
     let gateway = with_file(folder.path(), &ledger, REQUIRED);
-    let run = |arguments: &[&str]| told(onceward(folder.path()).args(arguments));
-    let (code, text) = run(&["check", "--config", "onceward.toml"]);
+    let onceward = |arguments: &[&str]| run(onceward(folder.path()).args(arguments));
+    let (code, text) = onceward(&["check", "--config", "onceward.toml"]);
     assert_eq!(code, Some(0), "{text}");
     assert!(text.contains("speaks HTTP/1.1") && text.contains("all is well"), "{text}");
 
-    let (code, text) = run(&["config", "--config", "onceward.toml", "--retention", "7d"]);
+    let (code, text) = onceward(&["config", "--config", "onceward.toml", "--retention", "7d"]);
     assert_eq!(code, Some(0), "{text}");
     assert!(text.contains("onceward.toml:") && text.contains("--retention"), "{text}");
     // What it prints can be used as it is.
     std::fs::write(folder.path().join("shown.toml"), &text).unwrap();
-    let (code, text) = run(&["config", "--json", "--config", "shown.toml"]);
+    let (code, text) = onceward(&["config", "--json", "--config", "shown.toml"]);
     assert_eq!(code, Some(0), "{text}");
     let shown: serde_json::Value = serde_json::from_str(&text).unwrap();
     assert_eq!(shown["values"]["defaults"]["retention"], "7d", "{shown:#}");
 
-    let (code, text) = run(&["config", "--schema"]);
+    let (code, text) = onceward(&["config", "--schema"]);
     let schema: serde_json::Value = serde_json::from_str(&text).unwrap();
     assert_eq!((code, schema["properties"]["routes"].is_object()), (Some(0), true), "{schema:#}");
 
     let url = format!("http://{}", gateway.admin);
-    let (code, text) = run(&["healthcheck", "--url", &url]);
+    let (code, text) = onceward(&["healthcheck", "--url", &url]);
     assert_eq!((code, text.starts_with("ready")), (Some(0), true), "{text}");
 }
 
 #[tokio::test]
-async fn a_gateway_that_drains_is_not_ready_and_ends_well_when_its_work_is_done() {
-    let folder = tempfile::tempdir().unwrap();
-    let ledger = Ledger::start(folder.path());
-    let mut gateway = Gateway::start(folder.path(), ledger.address, &[]);
-    let mut runs = gateway.connect().await;
-    runs.write(&Request::charge("k").behave("hold=k").bytes()).await;
-    ledger.held("k").await;
+async fn a_gateway_that_drains_is_not_ready_and_exits_with_0_when_its_work_is_done() {
+    let (folder, ledger, mut gateway) = Gateway::with_ledger(&[]);
+    let mut runs = gateway.send_held(&ledger, "k", Request::charge("k")).await;
     let mut idle = gateway.connect().await;
     assert_eq!(idle.send(Request::new("GET", "/a")).await.status, 201);
     gateway.signal("TERM");
     // Readiness fails first, and idle connections end after that.
     assert!(idle.closed().await);
     let url = format!("http://{}", gateway.admin);
-    let (code, text) = told(onceward(folder.path()).args(["healthcheck", "--url", &url]));
+    let (code, text) = run(onceward(folder.path()).args(["healthcheck", "--url", &url]));
     assert_eq!(code, Some(1), "{text}");
     assert!(text.contains("draining"), "{text}");
     ledger.release("k").await;
-    let answer = runs.read(false).await.unwrap();
+    let answer = runs.read().await.unwrap();
     assert_eq!(answer.status, 201);
-    assert_eq!(gateway.child.wait().unwrap().code(), Some(0));
+    assert_eq!(gateway.ended().code(), Some(0));
     let gateway = Gateway::start(folder.path(), ledger.address, &[]);
     assert!(gateway.send(Request::charge("k").behave("hold=k")).await.is_replayed());
 }

@@ -1,4 +1,4 @@
-//! Which connection to the API a request is sent on, and what an API that speaks another protocol looks like.
+//! Which connection to the API a request is sent on, and how an API that speaks another protocol is recognised.
 
 use std::collections::BTreeSet;
 use std::net::SocketAddr;
@@ -9,11 +9,11 @@ use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::Notify;
 
 use crate::faults::Faults;
-use crate::harness::{Gateway, Request, Response, onceward};
+use crate::harness::{Gateway, Request, Response, onceward, read_head};
 
-/// An API that answers each request with the number of the connection it came on, and what its `Connection` header said. The
-/// header `x-status` chooses the status, `x-close` the way in which the API ends the connection: after it said so (`said`), or
-/// so that it says it and leaves the connection open (`late`).
+/// An API that answers each request with the number of its connection and the value of its `Connection` header. The header
+/// `x-status` chooses the status. With `x-close` the answer announces that the connection will be closed; the API closes it at
+/// once (`at-once`), or leaves it open (`never`).
 async fn numbering_api() -> SocketAddr {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let address = listener.local_addr().unwrap();
@@ -49,10 +49,11 @@ async fn answer_all(socket: TcpStream, number: u32) -> Option<()> {
         }
         socket.read_exact(&mut vec![0; length]).await.ok()?;
         let body = format!("{number} {connection}");
-        let says = if close.is_empty() { "" } else { "connection: close\r\n" };
-        let answer = format!("HTTP/1.1 {status} X\r\n{says}content-length: {}\r\n\r\n{body}", body.len());
+        let announcement = if close.is_empty() { "" } else { "connection: close\r\n" };
+        let answer =
+            format!("HTTP/1.1 {status} X\r\n{announcement}content-length: {}\r\n\r\n{body}", body.len());
         socket.write_all(answer.as_bytes()).await.ok()?;
-        if close == "said" {
+        if close == "at-once" {
             return None;
         }
     }
@@ -62,7 +63,7 @@ fn unkeyed() -> Request<'static> {
     Request::new("POST", "/charges").body("{}")
 }
 
-async fn texts(gateway: &Gateway, requests: &[Request<'_>]) -> Vec<String> {
+async fn answers_to(gateway: &Gateway, requests: &[Request<'_>]) -> Vec<String> {
     let mut texts = Vec::new();
     for request in requests {
         texts.push(gateway.send(request.clone()).await.text());
@@ -75,7 +76,7 @@ async fn a_keyed_request_gets_a_connection_of_its_own_and_others_share_one() {
     let folder = tempfile::tempdir().unwrap();
     let gateway = Gateway::start(folder.path(), numbering_api().await, &[]);
     let requests = [unkeyed(), unkeyed(), Request::charge("a"), Request::charge("b"), unkeyed()];
-    assert_eq!(texts(&gateway, &requests).await, ["1 ", "1 ", "2 ", "3 ", "1 "]);
+    assert_eq!(answers_to(&gateway, &requests).await, ["1 ", "1 ", "2 ", "3 ", "1 "]);
 }
 
 #[tokio::test]
@@ -86,11 +87,11 @@ async fn a_connection_is_not_used_again_after_an_answer_of_5xx() {
     let failing = unkeyed().header("x-status", "500");
     let keyed_failing = Request::charge("b").header("x-status", "500");
     let requests = [unkeyed(), Request::charge("a"), failing, keyed_failing, Request::charge("c")];
-    assert_eq!(texts(&gateway, &requests).await, ["1 ", "1 ", "1 ", "2 ", "3 "]);
+    assert_eq!(answers_to(&gateway, &requests).await, ["1 ", "1 ", "1 ", "2 ", "3 "]);
 }
 
-/// How many ports of this machine are kept after connections to a port of it (TIME-WAIT).
-fn ports_kept_by_clients_of(port: u16) -> usize {
+/// How many local ports are in TIME-WAIT after connections to this port.
+fn time_wait_ports_of_clients_of(port: u16) -> usize {
     const TIME_WAIT: &str = "06";
     let table = std::fs::read_to_string("/proc/net/tcp").unwrap();
     let of_it = |line: &&str| {
@@ -102,16 +103,16 @@ fn ports_kept_by_clients_of(port: u16) -> usize {
 }
 
 #[tokio::test]
-async fn a_keyed_request_keeps_no_port_of_the_gateway() {
+async fn a_keyed_request_leaves_no_port_of_the_gateway_in_time_wait() {
     if !std::path::Path::new("/proc/net/tcp").exists() {
-        println!("this system does not tell which ports are kept: nothing was checked");
+        println!("this system has no /proc/net/tcp with the ports in TIME-WAIT: nothing was checked");
         return;
     }
     let folder = tempfile::tempdir().unwrap();
     let api = numbering_api().await;
     let gateway = Gateway::start(folder.path(), api, &["--limits-upstream-connections", "1"]);
-    // Each waits until the connection of the one before has ended. That of the last ends before it is answered.
-    for (key, close) in [("a", "said"), ("b", "said"), ("c", "late"), ("d", ""), ("e", "")] {
+    // With one connection at most, each request waits until the connection of the one before has ended.
+    for (key, close) in [("a", "at-once"), ("b", "at-once"), ("c", "never"), ("d", ""), ("e", "")] {
         let request = Request::charge(key);
         let request = if close.is_empty() { request } else { request.header("x-close", close) };
         assert_eq!(gateway.send(request).await.status, 201);
@@ -119,26 +120,22 @@ async fn a_keyed_request_keeps_no_port_of_the_gateway() {
     // The answer leaves the outcome unknown, so that its body is not read.
     let unsure = Request::charge("f").header("x-status", "503");
     assert_eq!(gateway.send(unsure).await.status, 503);
-    // It has a connection only once that of the one before has ended.
+    // It gets a connection only when that of the one before has ended.
     assert_eq!(gateway.send(Request::charge("g")).await.status, 201);
-    assert_eq!(ports_kept_by_clients_of(api.port()), 0);
+    assert_eq!(time_wait_ports_of_clients_of(api.port()), 0);
 }
 
-/// Reads a head, answers, and reads the body only when the client has its answer: many handlers work on after they have answered.
+/// Reads a head, answers, and reads the body only when the client has the answer, as handlers do that answer early.
 async fn answer_first(mut socket: TcpStream, answered: Arc<Notify>) -> std::io::Result<()> {
-    let mut head = Vec::new();
-    while !head.ends_with(b"\r\n\r\n") {
-        head.push(socket.read_u8().await?);
-    }
+    let head = read_head(&mut socket).await.unwrap().to_ascii_lowercase();
     socket.write_all(b"HTTP/1.1 202 Accepted\r\ncontent-length: 2\r\n\r\n{}").await?;
     answered.notified().await;
-    let length = String::from_utf8_lossy(&head).to_ascii_lowercase();
-    let length = length.split("content-length: ").nth(1).unwrap().lines().next().unwrap().parse().unwrap();
+    let length = head.split("content-length: ").nth(1).unwrap().lines().next().unwrap().parse().unwrap();
     socket.read_exact(&mut vec![0; length]).await.map(drop)
 }
 
 #[tokio::test]
-async fn an_api_that_works_on_after_its_answer_is_not_cut_off() {
+async fn an_api_that_still_reads_after_its_answer_is_not_cut_off() {
     let folder = tempfile::tempdir().unwrap();
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let gateway = Gateway::start(folder.path(), listener.local_addr().unwrap(), &[]);
@@ -159,12 +156,12 @@ async fn an_api_that_works_on_after_its_answer_is_not_cut_off() {
 }
 
 #[tokio::test]
-async fn unused_connections_count_for_the_limit_and_are_closed_where_a_request_needs_a_new_one() {
+async fn idle_connections_count_towards_the_limit_and_are_closed_when_a_request_needs_a_new_one() {
     let folder = tempfile::tempdir().unwrap();
     let limit = ["--limits-upstream-connections", "1"];
     let gateway = Gateway::start(folder.path(), numbering_api().await, &limit);
     let requests = [unkeyed(), unkeyed(), Request::charge("a"), unkeyed()];
-    assert_eq!(texts(&gateway, &requests).await, ["1 ", "1 ", "2 ", "3 "]);
+    assert_eq!(answers_to(&gateway, &requests).await, ["1 ", "1 ", "2 ", "3 "]);
 }
 
 #[tokio::test]
@@ -181,7 +178,7 @@ async fn a_keyed_request_gets_a_connection_of_its_own_where_it_passes_unprotecte
     faults.disk_is_full();
     for gateway in [open, observing, without_store] {
         let requests = [unkeyed(), Request::charge("a"), Request::charge("b"), unkeyed()];
-        let numbers = texts(&gateway, &requests).await;
+        let numbers = answers_to(&gateway, &requests).await;
         assert_eq!(numbers[0], numbers[3], "{numbers:?}");
         let connections: BTreeSet<&String> = numbers.iter().collect();
         assert_eq!(connections.len(), 3, "{numbers:?}");
@@ -197,15 +194,11 @@ async fn a_request_that_changes_the_protocol_may_have_a_key() {
     let request =
         Request::new("GET", "/socket").header("connection", "upgrade").header("upgrade", "websocket");
     client.write(&request.header("idempotency-key", "k").bytes()).await;
-    let mut api = BufReader::new(listener.accept().await.unwrap().0);
-    let mut line = String::new();
-    while line != "\r\n" {
-        line.clear();
-        api.read_line(&mut line).await.unwrap();
-    }
+    let (mut api, _) = listener.accept().await.unwrap();
+    read_head(&mut api).await.unwrap();
     let switched = "HTTP/1.1 101 X\r\nconnection: upgrade\r\nupgrade: websocket\r\n\r\nhello";
     api.write_all(switched.as_bytes()).await.unwrap();
-    assert_eq!(client.read(false).await.unwrap().status, 101);
+    assert_eq!(client.read().await.unwrap().status, 101);
     let mut hello = [0; 5];
     client.0.read_exact(&mut hello).await.unwrap();
     assert_eq!(&hello, b"hello");
@@ -231,7 +224,7 @@ async fn http2_api() -> SocketAddr {
     address
 }
 
-/// An API that wants TLS, and says so to plain text as OpenSSL does: with an alert.
+/// An API that wants TLS, and answers plain text with an alert, as OpenSSL does.
 async fn tls_api() -> SocketAddr {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let address = listener.local_addr().unwrap();
@@ -253,19 +246,23 @@ async fn operation(gateway: &Gateway) -> serde_json::Value {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn an_api_that_answers_in_another_protocol_has_not_taken_the_request() {
-    for (api, says) in [(http2_api().await, "HTTP/2"), (tls_api().await, "https://")] {
+    for (api, advice) in [(http2_api().await, "HTTP/2"), (tls_api().await, "https://")] {
         let folder = tempfile::tempdir().unwrap();
         let gateway = Gateway::start(folder.path(), api, &[]);
         let answer = gateway.charge("k").await;
-        assert_eq!(answer.told(), (502, "idempotency_upstream_unreachable".to_owned()), "{says}");
-        assert_eq!(operation(&gateway).await["state"], "failed_retryable", "{says}");
+        assert_eq!(
+            answer.status_and_code(),
+            (502, "idempotency_upstream_unreachable".to_owned()),
+            "{advice}"
+        );
+        assert_eq!(operation(&gateway).await["state"], "failed_retryable", "{advice}");
         let check = onceward(folder.path())
             .args(["check", "--scope", "fixed:test", "--store", "memory:"])
             .args(["--upstream", &format!("http://{api}")])
             .output()
             .unwrap();
         let text = String::from_utf8_lossy(&check.stdout).into_owned();
-        assert!(text.contains("error    upstream: ") && text.contains(says), "{text}");
+        assert!(text.contains("error    upstream: ") && text.contains(advice), "{text}");
         assert_eq!(check.status.code(), Some(1), "{text}");
     }
 }

@@ -1,15 +1,14 @@
-//! kill -9 at the worst moments, and at any.
+//! Gateways that are killed at the worst moments, and under load.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use serde_json::json;
-use tokio::net::TcpStream;
 use tokio::sync::{mpsc, watch};
 
 use crate::faults::Faults;
-use crate::harness::{Client, Gateway, Port, Request, Response};
+use crate::harness::{Gateway, Port, Request, Response, try_charge, within};
 use crate::ledger::Ledger;
 
 const IN_PROGRESS: (u16, &str) = (409, "idempotency_key_in_progress");
@@ -28,11 +27,9 @@ async fn a_request_that_was_sent_when_the_gateway_was_killed_becomes_unknown_and
     let faults = Faults::new(folder.path());
     let start = || Gateway::spawn(faults.on(&mut Gateway::command(folder.path(), ledger.address)));
     let mut gateway = start();
-    let mut client = gateway.connect().await;
-    client.write(&Request::charge("k").behave("hold=work").bytes()).await;
-    ledger.held("work").await;
+    let mut client = gateway.send_held(&ledger, "work", Request::charge("k")).await;
     gateway.kill();
-    assert!(client.read(false).await.is_none());
+    assert!(client.read().await.is_none());
     let gateway = start();
     let early = gateway.charge("k").await;
     assert!(is(&early, IN_PROGRESS), "{early:?}");
@@ -46,18 +43,16 @@ async fn a_request_that_was_sent_when_the_gateway_was_killed_becomes_unknown_and
 }
 
 #[tokio::test]
-async fn a_retry_that_waits_is_told_when_the_lease_of_a_killed_gateway_lapses() {
+async fn a_retry_that_waits_is_answered_unknown_when_the_lease_of_a_killed_gateway_lapses() {
     let folder = tempfile::tempdir().unwrap();
     let ledger = Ledger::start(folder.path());
     let terms = ["--lease", "2s", "--timeout", "1s"];
     let mut gateway = Gateway::start(folder.path(), ledger.address, &terms);
-    let mut client = gateway.connect().await;
-    client.write(&Request::charge("k").behave("hold=work").bytes()).await;
-    ledger.held("work").await;
+    let _client = gateway.send_held(&ledger, "work", Request::charge("k")).await;
     gateway.kill();
     let gateway = Gateway::start(folder.path(), ledger.address, &terms);
-    let told = gateway.await_charge("k").await;
-    assert!(is(&told, UNKNOWN), "{told:?}");
+    let answer = gateway.await_charge("k").await;
+    assert!(is(&answer, UNKNOWN), "{answer:?}");
     assert_eq!(ledger.count(), 1);
 }
 
@@ -68,15 +63,14 @@ async fn a_gateway_killed_between_the_apis_success_and_its_own_record_is_reconci
     let faults = Faults::new(folder.path());
     let start = || Gateway::spawn(faults.on(&mut Gateway::command(folder.path(), ledger.address)));
     let mut gateway = start();
-    let mut client = gateway.connect().await;
-    client.write(&Request::charge("k").behave("hold=work").header("x-answer", "charged").bytes()).await;
-    ledger.held("work").await;
-    // The answer comes, and cannot be stored; then the gateway dies.
+    let mut client =
+        gateway.send_held(&ledger, "work", Request::charge("k").header("x-answer", "charged")).await;
+    // The answer comes and cannot be stored; then the gateway is killed.
     faults.disk_is_full();
     ledger.release("work").await;
-    gateway.until_counted("api_idempotency_store_error_total", 1.0).await;
+    gateway.until_metric("api_idempotency_store_error_total", 1.0).await;
     gateway.kill();
-    assert!(client.read(false).await.is_none(), "an answer that is not durable was given");
+    assert!(client.read().await.is_none(), "an answer that is not durable was given");
     faults.disk_has_space();
     faults.time_passed(HOUR);
     let gateway = start();
@@ -90,7 +84,7 @@ async fn a_gateway_killed_between_the_apis_success_and_its_own_record_is_reconci
     let resolved = gateway.resolve(folder.path(), &operation, &verdict).await;
     assert_eq!(resolved.status, 200, "{resolved:?}");
     let second = gateway.resolve(folder.path(), &operation, &verdict).await;
-    assert_eq!(second.told(), (409, "conflict".to_owned()));
+    assert_eq!(second.status_and_code(), (409, "conflict".to_owned()));
     let retried = gateway.charge("k").await;
     assert_eq!((retried.status, retried.text().as_str(), retried.is_replayed()), (201, "charged", true));
     assert_eq!(ledger.count(), 1);
@@ -98,12 +92,8 @@ async fn a_gateway_killed_between_the_apis_success_and_its_own_record_is_reconci
 
 #[tokio::test]
 async fn an_answer_that_was_stored_when_the_gateway_was_killed_is_replayed() {
-    let folder = tempfile::tempdir().unwrap();
-    let ledger = Ledger::start(folder.path());
-    let mut gateway = Gateway::start(folder.path(), ledger.address, &[]);
-    let mut client = gateway.connect().await;
-    client.write(&Request::charge("k").behave("hold=work").header("x-answer", "charged").bytes()).await;
-    ledger.held("work").await;
+    let (folder, ledger, mut gateway) = Gateway::with_ledger(&[]);
+    let client = gateway.send_held(&ledger, "work", Request::charge("k").header("x-answer", "charged")).await;
     let operation = ledger.entries()[0].operation.clone();
     ledger.release("work").await;
     gateway.until_state(&operation, "completed").await;
@@ -119,10 +109,10 @@ const KILLS: usize = 20;
 const CLIENTS: usize = 8;
 const ANSWERS_BETWEEN_KILLS: usize = 40;
 
-/// What a client knows of a key when it turns to the next one.
-struct Known {
+/// What a client knows of a key when it is finished with it.
+struct FinishedKey {
     key: String,
-    /// The answer, where it got one.
+    /// The final answer. Nothing where the outcome was in progress or unknown.
     answer: Option<Response>,
 }
 
@@ -133,39 +123,40 @@ async fn twenty_kills_under_load_lose_no_answer_and_repeat_no_work() {
     let faults = Faults::new(folder.path());
     let port = Port::reserve();
     let start = || {
-        let mut command = Gateway::bare(folder.path());
+        let mut command = Gateway::command_without_upstream(folder.path());
         command.args(["--listen", &port.address.to_string(), "--scope", "fixed:test"]);
         Gateway::spawn(faults.on(command.args(["--upstream", &format!("http://{}", ledger.address)])))
     };
     let mut gateway = start();
     let (started, generation) = watch::channel(0_usize);
-    let (tell, mut told) = mpsc::channel(1);
+    let (report, mut reports) = mpsc::channel(1);
     let stop = Arc::new(AtomicBool::new(false));
     let clients: Vec<_> = (0..CLIENTS)
         .map(|number| {
-            let load = Load { address: port.address, generation: generation.clone(), stop: stop.clone() };
-            tokio::spawn(load.run(number, tell.clone()))
+            let client =
+                LoadClient { address: port.address, generation: generation.clone(), stop: stop.clone() };
+            tokio::spawn(client.run(number, report.clone()))
         })
         .collect();
-    drop(tell);
+    drop(report);
     let mut known = Vec::new();
     for round in 1..=KILLS {
         for _ in 0..ANSWERS_BETWEEN_KILLS {
-            known.push(told.recv().await.unwrap());
+            known.push(within("a client that has finished a key", reports.recv()).await.unwrap());
         }
-        // One at least is under way for certain.
+        // At least this request is being executed when the gateway is killed.
         let (key, hold) = (format!("held-{round}"), format!("hold=held-{round}"));
         let mut held = gateway.connect().await;
         held.write(&Request::charge(&key).behave(&hold).bytes()).await;
         ledger.held(&key).await;
-        known.push(Known { key, answer: None });
+        known.push(FinishedKey { key, answer: None });
         gateway.kill();
         gateway = start();
         started.send_replace(round);
     }
     stop.store(true, Ordering::Relaxed);
-    while let Some(one) = told.recv().await {
-        known.push(one);
+    while let Some(finished) = within("the last keys of the clients", reports.recv()).await {
+        known.push(finished);
     }
     for client in clients {
         client.await.unwrap();
@@ -177,15 +168,15 @@ async fn twenty_kills_under_load_lose_no_answer_and_repeat_no_work() {
     assert!(counts["answered"] >= KILLS * ANSWERS_BETWEEN_KILLS / 2, "{counts:?}");
 }
 
-/// Asks for every key once more, and holds the answers against what the clients and the ledger know.
-async fn check(gateway: &Gateway, ledger: &Ledger, known: &[Known]) -> BTreeMap<&'static str, usize> {
+/// Sends every key once more, and compares the answers with those of the clients and with the ledger.
+async fn check(gateway: &Gateway, ledger: &Ledger, known: &[FinishedKey]) -> BTreeMap<&'static str, usize> {
     let mut done: BTreeMap<String, usize> = BTreeMap::new();
     for entry in ledger.entries() {
         *done.entry(entry.key).or_default() += 1;
     }
     assert!(done.values().all(|times| *times == 1), "{done:?}");
     let mut counts = BTreeMap::from([("answered", 0), ("completed", 0), ("unknown", 0)]);
-    for Known { key, answer } in known {
+    for FinishedKey { key, answer } in known {
         let retried = gateway.charge(key).await;
         let kind = match answer {
             Some(answer) => {
@@ -205,16 +196,16 @@ async fn check(gateway: &Gateway, ledger: &Ledger, known: &[Known]) -> BTreeMap<
     counts
 }
 
-/// A client that works off its own keys, and tries each until it hears something.
-struct Load {
+/// A client that charges its own keys, and retries each until it is answered.
+struct LoadClient {
     address: std::net::SocketAddr,
-    /// How often the gateway was started again.
+    /// How often the gateway has been started again.
     generation: watch::Receiver<usize>,
     stop: Arc<AtomicBool>,
 }
 
-impl Load {
-    async fn run(mut self, client: usize, tell: mpsc::Sender<Known>) {
+impl LoadClient {
+    async fn run(mut self, client: usize, report: mpsc::Sender<FinishedKey>) {
         for number in 0.. {
             if self.stop.load(Ordering::Relaxed) {
                 return;
@@ -223,29 +214,23 @@ impl Load {
             let answer = self.charge(&key).await;
             let answer = match (answer.status, answer.code().as_str()) {
                 (201, _) => Some(answer),
-                // Its owner died. What became of it is seen at the end.
+                // Its owner was killed. The check at the end decides about it.
                 IN_PROGRESS | UNKNOWN => None,
                 _ => panic!("{key} got {answer:?}"),
             };
-            tell.send(Known { key, answer }).await.unwrap();
+            report.send(FinishedKey { key, answer }).await.unwrap();
         }
     }
 
     async fn charge(&mut self, key: &str) -> Response {
         loop {
             let generation = *self.generation.borrow_and_update();
-            if let Some(answer) = self.try_once(key).await {
+            if let Some(answer) = try_charge(self.address, key).await {
                 return answer;
             }
-            // The gateway was killed: the next one is waited for.
-            self.generation.wait_for(|now| *now > generation).await.unwrap();
+            // The gateway was killed: wait for the next one.
+            let restarted = self.generation.wait_for(|now| *now > generation);
+            drop(within("a gateway that is started again", restarted).await.unwrap());
         }
-    }
-
-    async fn try_once(&self, key: &str) -> Option<Response> {
-        let mut client = Client(TcpStream::connect(self.address).await.ok()?);
-        let request = Request::charge(key).header("x-answer", key).bytes();
-        tokio::io::AsyncWriteExt::write_all(&mut client.0, &request).await.ok()?;
-        client.read(false).await
     }
 }

@@ -1,51 +1,41 @@
-//! The demo, as a person would go through it.
+//! The demo: every line that it prints is pasted into a shell.
 
-use std::io::{BufRead as _, BufReader};
 use std::process::{Child, Command, Stdio};
-use std::sync::mpsc;
 
-use crate::harness::onceward;
+use crate::harness::{Output, onceward};
 
-/// What a pasted line printed, of all that it started.
+/// Runs a line in a shell, and returns what it printed.
 fn paste(line: &str) -> String {
     let output = Command::new("sh").args(["-c", line]).output().unwrap();
     String::from_utf8_lossy(&output.stdout).into_owned()
 }
 
-struct Ended(Child);
+/// A process that is killed with the test.
+struct KilledOnDrop(Child);
 
-impl Drop for Ended {
+impl Drop for KilledOnDrop {
     fn drop(&mut self) {
-        // It may have ended as it should.
+        // It may have ended already.
         let _ended = self.0.kill();
         let _waited = self.0.wait();
     }
 }
 
 #[test]
-fn every_line_of_the_demo_shows_what_it_says_and_nothing_is_left_behind() {
+fn every_line_of_the_demo_does_what_the_text_promises_and_no_file_is_left_behind() {
     let folder = tempfile::tempdir().unwrap();
     let mut command = onceward(folder.path());
     command.arg("demo").env("TMPDIR", folder.path()).stdin(Stdio::null()).stdout(Stdio::piped());
-    let mut demo = Ended(command.spawn().unwrap());
-    let output = BufReader::new(demo.0.stdout.take().unwrap());
-    let (tell, printed) = mpsc::channel();
-    std::thread::spawn(move || {
-        output.lines().map_while(Result::ok).for_each(|line| {
-            // The test may have failed.
-            let _told = tell.send(line);
-        });
-    });
-    // The lines to paste stand between the banner and the last words.
-    let mut lines = Vec::new();
-    for line in printed.iter().take_while(|line| !line.starts_with("Ctrl-C ends the demo")) {
-        let line = line.trim().to_owned();
-        if line.starts_with("curl ") || line.starts_with("for ") {
-            lines.push(line);
-        }
-    }
+    let mut demo = KilledOnDrop(command.spawn().unwrap());
+    let printed = Output::of(demo.0.stdout.take().unwrap());
+    // The lines to paste stand between the banner and this one.
+    let shown =
+        std::iter::from_fn(|| printed.next().filter(|line| !line.starts_with("Ctrl-C ends the demo")));
+    let lines: Vec<String> = shown
+        .map(|line| line.trim().to_owned())
+        .filter(|line| line.starts_with("curl ") || line.starts_with("for "))
+        .collect();
     let [first, again, other, two, lost, gone, retried, count] = &lines[..] else { panic!("{lines:#?}") };
-    // Keep what curl shows of its progress out of the way.
     let charged = paste(first);
     assert!(charged.starts_with("HTTP/1.1 201 ") && charged.contains("\"amount\":1299"), "{charged}");
     assert!(!charged.contains("idempotency-replayed"), "{charged}");
@@ -68,7 +58,7 @@ fn every_line_of_the_demo_shows_what_it_says_and_nothing_is_left_behind() {
     let ended = Command::new("kill").args(["-s", "INT", &demo.0.id().to_string()]).status().unwrap();
     assert!(ended.success());
     assert_eq!(demo.0.wait().unwrap().code(), Some(0));
-    let rest: Vec<String> = printed.iter().collect();
+    let rest = printed.rest();
     for decision in ["execute", "completed", "replay", "refuse", "unknown"] {
         assert!(rest.iter().any(|line| line.contains(decision)), "{decision} is not in {rest:#?}");
     }

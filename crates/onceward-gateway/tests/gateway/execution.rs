@@ -1,4 +1,4 @@
-//! Who executes, and how often.
+//! How often a key is executed.
 
 use std::collections::BTreeMap;
 
@@ -6,14 +6,12 @@ use serde_json::json;
 use tokio::net::TcpListener;
 use tokio::sync::mpsc;
 
-use crate::harness::{Gateway, Port, Request};
+use crate::harness::{Client, Gateway, Port, Request, within};
 use crate::ledger::Ledger;
 
 #[tokio::test]
 async fn a_retry_gets_the_first_answer_and_the_api_is_not_asked_again() {
-    let folder = tempfile::tempdir().unwrap();
-    let ledger = Ledger::start(folder.path());
-    let gateway = Gateway::start(folder.path(), ledger.address, &[]);
+    let (_folder, ledger, gateway) = Gateway::with_ledger(&[]);
     let first = gateway.charge("k").await;
     assert_eq!(first.status, 201, "{first:?}");
     let second = gateway.charge("k").await;
@@ -26,14 +24,10 @@ async fn a_retry_gets_the_first_answer_and_the_api_is_not_asked_again() {
 
 #[tokio::test]
 async fn work_goes_on_when_its_client_goes_away_and_the_retry_gets_its_answer() {
-    let folder = tempfile::tempdir().unwrap();
-    let ledger = Ledger::start(folder.path());
-    let gateway = Gateway::start(folder.path(), ledger.address, &[]);
-    let mut client = gateway.connect().await;
-    client.write(&Request::charge("k").behave("hold=work").header("x-answer", "done").bytes()).await;
-    ledger.held("work").await;
+    let (_folder, ledger, gateway) = Gateway::with_ledger(&[]);
+    let client = gateway.send_held(&ledger, "work", Request::charge("k").header("x-answer", "done")).await;
     drop(client);
-    assert_eq!(gateway.charge("k").await.told(), (409, "idempotency_key_in_progress".to_owned()));
+    assert_eq!(gateway.charge("k").await.status_and_code(), (409, "idempotency_key_in_progress".to_owned()));
     ledger.release("work").await;
     let retried = gateway.await_charge("k").await;
     assert_eq!((retried.status, retried.text().as_str()), (201, "done"));
@@ -42,7 +36,7 @@ async fn work_goes_on_when_its_client_goes_away_and_the_retry_gets_its_answer() 
 }
 
 #[tokio::test]
-async fn a_worker_that_settles_twice_because_the_first_answer_was_lost_is_told_that_it_was_settled() {
+async fn a_worker_that_settles_twice_because_the_first_answer_was_lost_learns_that_it_was_settled() {
     let folder = tempfile::tempdir().unwrap();
     let gateway = Gateway::start(folder.path(), Port::reserve().address, &[]);
     let claim = json!({ "scope": "jobs", "key": "k", "fingerprint": "invoice 7" });
@@ -65,31 +59,32 @@ async fn a_worker_that_settles_twice_because_the_first_answer_was_lost_is_told_t
 #[tokio::test]
 async fn two_thousand_requests_with_one_key_at_once_are_one_execution() {
     const EACH: usize = 1000;
-    let folder = tempfile::tempdir().unwrap();
-    let ledger = Ledger::start(folder.path());
-    let gateway = Gateway::start(folder.path(), ledger.address, &[]);
-    let (tell, mut told) = mpsc::unbounded_channel();
+    let (_folder, ledger, gateway) = Gateway::with_ledger(&[]);
+    let (sender, mut received) = mpsc::unbounded_channel();
     for number in 0..2 * EACH {
-        let (address, tell) = (gateway.address, tell.clone());
+        let (address, sender) = (gateway.address, sender.clone());
         tokio::spawn(async move {
             let mut request = Request::charge("k").behave("hold=work");
             if number % 2 == 0 {
                 request = request.header("prefer", "wait=10");
             }
-            let mut client = crate::harness::Client(tokio::net::TcpStream::connect(address).await.unwrap());
-            tell.send(client.send(request).await).unwrap();
+            sender.send(Client::connect(address).await.send(request).await).unwrap();
         });
     }
-    drop(tell);
+    drop(sender);
     ledger.held("work").await;
-    // Whoever does not want to wait is answered at once; one of them may be the one that executes.
+    // Clients that do not wait are answered at once; one of them may be the one whose request is executed.
     let mut answers = Vec::new();
     while answers.len() < EACH - 1 {
-        answers.push(told.recv().await.unwrap());
+        answers.push(within("an answer to a client that does not wait", received.recv()).await.unwrap());
     }
-    assert!(answers.iter().all(|answer| answer.told() == (409, "idempotency_key_in_progress".to_owned())));
+    assert!(
+        answers
+            .iter()
+            .all(|answer| answer.status_and_code() == (409, "idempotency_key_in_progress".to_owned()))
+    );
     ledger.release("work").await;
-    while let Some(answer) = told.recv().await {
+    while let Some(answer) = within("the other answers", received.recv()).await {
         answers.push(answer);
     }
     let mut counts: BTreeMap<(u16, String, bool), usize> = BTreeMap::new();
@@ -106,13 +101,13 @@ async fn two_thousand_requests_with_one_key_at_once_are_one_execution() {
 }
 
 #[tokio::test]
-async fn a_request_that_was_never_sent_because_nobody_listens_is_executed_by_the_next_try() {
+async fn a_request_that_was_never_sent_because_the_api_is_down_is_executed_by_the_next_try() {
     let folder = tempfile::tempdir().unwrap();
     let port = Port::reserve();
     let gateway = Gateway::start(folder.path(), port.address, &[]);
     for _ in 0..2 {
         let refused = gateway.charge("k").await;
-        assert_eq!(refused.told(), (502, "idempotency_upstream_unreachable".to_owned()));
+        assert_eq!(refused.status_and_code(), (502, "idempotency_upstream_unreachable".to_owned()));
         assert_ne!(refused.header("retry-after"), "");
         assert_eq!(refused.json()["next_action"], "retry_same_key");
     }
@@ -124,20 +119,19 @@ async fn a_request_that_was_never_sent_because_nobody_listens_is_executed_by_the
 }
 
 #[tokio::test]
-async fn a_name_that_nobody_knows_proves_that_nothing_was_sent() {
+async fn a_host_that_does_not_resolve_proves_that_nothing_was_sent() {
     let folder = tempfile::tempdir().unwrap();
-    let mut command = Gateway::bare(folder.path());
-    command.args(["--listen", "127.0.0.1:0", "--scope", "fixed:test", "--upstream", "http://api.invalid"]);
-    let gateway = Gateway::spawn(&mut command);
+    let mut command = Gateway::command_without_scope(folder.path(), "http://api.invalid");
+    let gateway = Gateway::spawn(command.args(["--scope", "fixed:test"]));
     for _ in 0..2 {
         let refused = gateway.charge("k").await;
-        assert_eq!(refused.told(), (502, "idempotency_upstream_unreachable".to_owned()));
+        assert_eq!(refused.status_and_code(), (502, "idempotency_upstream_unreachable".to_owned()));
     }
-    assert_eq!(gateway.counted("api_idempotency_settle_retryable_total").await, 2.0);
+    assert_eq!(gateway.metric_or_zero("api_idempotency_settle_retryable_total").await, 2.0);
 }
 
 #[tokio::test]
-async fn an_api_that_does_not_speak_tls_when_it_should_proves_that_nothing_was_sent() {
+async fn a_tls_handshake_that_fails_proves_that_nothing_was_sent() {
     let folder = tempfile::tempdir().unwrap();
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let upstream = format!("https://{}", listener.local_addr().unwrap());
@@ -146,18 +140,17 @@ async fn an_api_that_does_not_speak_tls_when_it_should_proves_that_nothing_was_s
             let (mut socket, _) = listener.accept().await.unwrap();
             let answer = b"HTTP/1.1 400 Bad Request\r\ncontent-length: 0\r\n\r\n";
             tokio::io::AsyncWriteExt::write_all(&mut socket, answer).await.unwrap();
-            // The other side gives up, and closes.
-            let mut heard = Vec::new();
-            let _ended = tokio::io::AsyncReadExt::read_to_end(&mut socket, &mut heard).await;
-            assert!(!String::from_utf8_lossy(&heard).contains("charges"));
+            // The gateway gives up, and closes the connection.
+            let mut received = Vec::new();
+            let _ended = tokio::io::AsyncReadExt::read_to_end(&mut socket, &mut received).await;
+            assert!(!String::from_utf8_lossy(&received).contains("charges"));
         }
     });
-    let mut command = Gateway::bare(folder.path());
-    command.args(["--listen", "127.0.0.1:0", "--scope", "fixed:test", "--upstream", &upstream]);
-    let gateway = Gateway::spawn(&mut command);
+    let mut command = Gateway::command_without_scope(folder.path(), &upstream);
+    let gateway = Gateway::spawn(command.args(["--scope", "fixed:test"]));
     for _ in 0..2 {
         let refused = gateway.charge("k").await;
-        assert_eq!(refused.told(), (502, "idempotency_upstream_unreachable".to_owned()));
+        assert_eq!(refused.status_and_code(), (502, "idempotency_upstream_unreachable".to_owned()));
     }
     plain.abort();
     assert!(plain.await.unwrap_err().is_cancelled());
@@ -165,9 +158,7 @@ async fn an_api_that_does_not_speak_tls_when_it_should_proves_that_nothing_was_s
 
 #[tokio::test]
 async fn a_pooled_connection_that_the_api_closed_while_idle_is_replaced() {
-    let folder = tempfile::tempdir().unwrap();
-    let ledger = Ledger::start(folder.path());
-    let gateway = Gateway::start(folder.path(), ledger.address, &["--upstream-keepalive", "all"]);
+    let (_folder, ledger, gateway) = Gateway::with_ledger(&["--upstream-keepalive", "all"]);
     for number in 0..20 {
         let key = format!("k{number}");
         let response = gateway.send(Request::charge(&key).behave("close-after=closed")).await;

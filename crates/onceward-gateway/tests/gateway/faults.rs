@@ -5,24 +5,41 @@
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-/// The same that the store's own tests use.
+use tempfile::TempDir;
+
+use crate::harness::Gateway;
+use crate::ledger::Ledger;
+
+/// The library that the store's own tests use.
 const DISK: &str = include_str!("../../../onceward-sqlite/tests/support/disk.c");
 const CLOCK: &str = include_str!("clock.c");
 
-/// What can happen to the machine that a gateway runs on.
+impl Gateway {
+    /// Starts an API that keeps a ledger, and the gateway in front of it on a machine that can fail.
+    pub fn with_faults(arguments: &[&str]) -> (TempDir, Ledger, Faults, Self) {
+        let folder = tempfile::tempdir().unwrap();
+        let ledger = Ledger::start(folder.path());
+        let faults = Faults::new(folder.path());
+        let mut command = Self::command(folder.path(), ledger.address);
+        let gateway = Self::spawn(faults.on(command.args(arguments)));
+        (folder, ledger, faults, gateway)
+    }
+}
+
+/// The machine that a gateway runs on, whose disk and clocks a test controls.
 pub struct Faults {
     folder: PathBuf,
     libraries: String,
 }
 
 impl Faults {
-    /// A machine on which nothing has happened yet.
+    /// A machine that has not failed yet.
     pub fn new(folder: &Path) -> Self {
         let libraries = [compile(folder, "disk", DISK), compile(folder, "clock", CLOCK)];
         Self { folder: folder.to_owned(), libraries: libraries.join(":") }
     }
 
-    /// Lets a command run on it.
+    /// Runs a command on it.
     pub fn on<'a>(&self, command: &'a mut Command) -> &'a mut Command {
         command
             .env("LD_PRELOAD", &self.libraries)
@@ -58,7 +75,7 @@ impl Faults {
         std::fs::remove_file(self.folder.join("stalled")).unwrap();
     }
 
-    /// From now on it is so many seconds later than it really is, and they have passed. Timers notice at the next event.
+    /// From now on so many seconds have passed more than really did. Timers notice at the next event.
     pub fn time_passed(&self, seconds: u64) {
         self.clocks(seconds, seconds);
     }
@@ -70,7 +87,7 @@ impl Faults {
 
     /// From now on the wall clock and elapsed time are so many seconds ahead of what they really are.
     pub fn clocks(&self, wall: u64, elapsed: u64) {
-        // Renamed, so that nobody reads half of it.
+        // Renamed, so that no process reads half of it.
         let draft = self.folder.join("clock.new");
         std::fs::write(&draft, format!("{wall} {elapsed}")).unwrap();
         std::fs::rename(draft, self.folder.join("clock")).unwrap();

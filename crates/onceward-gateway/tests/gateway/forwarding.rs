@@ -1,14 +1,14 @@
-//! What the API is told about where a request came from: by the gateway, or by a proxy that it trusts, and by no client.
+//! The headers that tell the API where a request came from: they come from the gateway or from a proxy that it trusts, and
+//! never from a client.
 
 use bytes::Bytes;
 use http_body_util::{BodyExt as _, Full};
 
 use crate::certificate::Certificate;
-use crate::harness::{Gateway, Request, Response};
+use crate::harness::{Gateway, Request, Response, http2};
 use crate::ledger::Ledger;
-use crate::wire::http2;
 
-/// Every line of a header in the head that the API told it got.
+/// Every line of a header in the head that the API received.
 fn lines(echoed: &str, name: &str) -> Vec<String> {
     let lines = echoed.split("\r\n").filter_map(|line| line.split_once(':'));
     lines
@@ -17,19 +17,13 @@ fn lines(echoed: &str, name: &str) -> Vec<String> {
         .collect()
 }
 
-/// What the API got of the headers that this is about.
-fn told(echoed: &str) -> [Vec<String>; 5] {
+/// The headers about the origin of a request that the API received.
+fn origin_headers(echoed: &str) -> [Vec<String>; 5] {
     ["host", "x-forwarded-host", "x-forwarded-proto", "x-forwarded-for", "forwarded"]
         .map(|name| lines(echoed, name))
 }
 
-fn start(folder: &std::path::Path, arguments: &[&str]) -> (Ledger, Gateway) {
-    let ledger = Ledger::start(folder);
-    let gateway = Gateway::start(folder, ledger.address, arguments);
-    (ledger, gateway)
-}
-
-/// What a client would like the API to believe.
+/// Headers with which a client could deceive the API.
 const FORGED: [(&str, &str); 9] = [
     ("x-forwarded-for", "203.0.113.1"),
     ("x-forwarded-for", "203.0.113.2"),
@@ -52,13 +46,12 @@ fn forging(key: &'static str) -> Request<'static> {
 }
 
 #[tokio::test]
-async fn the_api_gets_the_host_that_the_client_sent_and_nothing_that_it_says_about_itself() {
-    let folder = tempfile::tempdir().unwrap();
-    let (_ledger, gateway) = start(folder.path(), &[]);
+async fn the_api_gets_the_host_that_the_client_sent_and_none_of_its_forwarding_headers() {
+    let (_folder, _ledger, gateway) = Gateway::with_ledger(&[]);
     for key in ["", "k"] {
         let echoed = gateway.send(forging(key)).await.text();
         assert_eq!(
-            told(&echoed),
+            origin_headers(&echoed),
             [
                 vec!["shop.example:8443".to_owned()],
                 vec!["shop.example:8443".to_owned()],
@@ -75,13 +68,12 @@ async fn the_api_gets_the_host_that_the_client_sent_and_nothing_that_it_says_abo
 }
 
 #[tokio::test]
-async fn what_a_trusted_proxy_says_is_kept_in_one_line_each_and_the_proxy_is_named_after_it() {
+async fn forwarding_headers_of_a_trusted_proxy_are_kept_in_one_line_each_and_the_proxy_is_appended() {
     for trusted in ["127.0.0.0/8,::1", "127.0.0.1", "::ffff:127.0.0.0/104"] {
-        let folder = tempfile::tempdir().unwrap();
-        let (_ledger, gateway) = start(folder.path(), &["--trusted-proxies", trusted]);
+        let (_folder, _ledger, gateway) = Gateway::with_ledger(&["--trusted-proxies", trusted]);
         let echoed = gateway.send(forging("k")).await.text();
         assert_eq!(
-            told(&echoed),
+            origin_headers(&echoed),
             [
                 vec!["shop.example:8443".to_owned()],
                 vec!["evil.example".to_owned()],
@@ -92,34 +84,33 @@ async fn what_a_trusted_proxy_says_is_kept_in_one_line_each_and_the_proxy_is_nam
             "{trusted}: {echoed}"
         );
         assert_eq!(lines(&echoed, "x-forwarded-prefix"), ["/evil"]);
-        // A client can get these through the proxy.
+        // A trusted proxy may pass these on from a client.
         for variant in ["x_forwarded_for", "x-forwarded_host", "x.forwarded.proto"] {
             assert_eq!(lines(&echoed, variant), [""; 0], "{variant}: {echoed}");
         }
-        // What it does not say, the gateway says.
+        // The gateway sets what the proxy does not.
         let bare = Request::new("GET", "/a").behave("echo").header("host", "shop.example");
         let echoed = gateway.send(bare).await.text();
         let one = |text: &str| vec![text.to_owned()];
         assert_eq!(
-            told(&echoed),
+            origin_headers(&echoed),
             [one("shop.example"), one("shop.example"), one("http"), one("127.0.0.1"), vec![]]
         );
     }
 }
 
 #[tokio::test]
-async fn a_proxy_outside_the_trusted_networks_is_a_client() {
-    let folder = tempfile::tempdir().unwrap();
-    let (_ledger, gateway) = start(folder.path(), &["--trusted-proxies", "10.0.0.0/8,127.0.0.2,::1"]);
+async fn a_proxy_outside_the_trusted_networks_is_treated_as_a_client() {
+    let (_folder, _ledger, gateway) =
+        Gateway::with_ledger(&["--trusted-proxies", "10.0.0.0/8,127.0.0.2,::1"]);
     let echoed = gateway.send(forging("k")).await.text();
     assert_eq!(lines(&echoed, "x-forwarded-for"), ["127.0.0.1"]);
     assert_eq!(lines(&echoed, "x-forwarded-host"), ["shop.example:8443"]);
 }
 
 #[tokio::test]
-async fn without_preserve_host_the_api_gets_its_own_host_and_is_told_the_original_one() {
-    let folder = tempfile::tempdir().unwrap();
-    let (ledger, gateway) = start(folder.path(), &["--preserve-host", "false"]);
+async fn without_preserve_host_the_api_gets_its_own_host_and_the_original_one_as_the_forwarded_host() {
+    let (_folder, ledger, gateway) = Gateway::with_ledger(&["--preserve-host", "false"]);
     let own = ledger.address.to_string();
     for key in ["", "k"] {
         let echoed = gateway.send(forging(key)).await.text();
@@ -129,7 +120,7 @@ async fn without_preserve_host_the_api_gets_its_own_host_and_is_told_the_origina
 }
 
 #[tokio::test]
-async fn over_http2_the_authority_is_told_as_the_host_is_over_http1() {
+async fn over_http2_the_authority_is_forwarded_as_the_host_is_over_http1() {
     let folder = tempfile::tempdir().unwrap();
     let ledger = Ledger::start(folder.path());
     let certificate = Certificate::make(folder.path(), "front");
@@ -147,7 +138,7 @@ async fn over_http2_the_authority_is_told_as_the_host_is_over_http1() {
             [(http2(connect(&plain).await).await, "http"), (http2(secured).await, "https")]
         {
             // Most clients send only `:authority`; some send `Host` as well.
-            for both in [false, true] {
+            for with_host in [false, true] {
                 let mut request = http::Request::post(format!("{scheme}://shop.example:8443/a"))
                     .header("x-behave", "echo")
                     .body(Full::<Bytes>::default())
@@ -155,7 +146,7 @@ async fn over_http2_the_authority_is_told_as_the_host_is_over_http1() {
                 for (name, value) in FORGED {
                     request.headers_mut().append(name, value.parse().unwrap());
                 }
-                if both {
+                if with_host {
                     request.headers_mut().insert("host", "shop.example:8443".parse().unwrap());
                 }
                 let answer = sender.send_request(request).await.unwrap();
@@ -163,16 +154,15 @@ async fn over_http2_the_authority_is_told_as_the_host_is_over_http1() {
                 let echoed = String::from_utf8(body.to_vec()).unwrap();
                 let one = |text: &str| vec![text.to_owned()];
                 let expected = [one(host), one("shop.example:8443"), one(scheme), one("127.0.0.1"), vec![]];
-                assert_eq!(told(&echoed), expected, "{echoed}");
+                assert_eq!(origin_headers(&echoed), expected, "{echoed}");
             }
         }
     }
 }
 
 #[tokio::test]
-async fn a_target_that_names_a_host_counts_and_not_the_host_header_and_leads_nowhere_else() {
-    let folder = tempfile::tempdir().unwrap();
-    let (ledger, gateway) = start(folder.path(), &[]);
+async fn the_host_in_a_target_overrides_the_host_header_and_the_request_still_goes_to_the_upstream() {
+    let (_folder, ledger, gateway) = Gateway::with_ledger(&[]);
     let requests = [
         ("GET /a HTTP/1.1\r\nhost: elsewhere.example\r\n", "elsewhere.example"),
         ("GET http://elsewhere.example/a HTTP/1.1\r\nhost: elsewhere.example\r\n", "elsewhere.example"),
@@ -202,24 +192,23 @@ async fn a_target_that_names_a_host_counts_and_not_the_host_header_and_leads_now
     }
     let tunnel =
         gateway.raw("CONNECT elsewhere.example:443 HTTP/1.1\r\nhost: elsewhere.example:443\r\n\r\n").await;
-    assert_eq!(tunnel.told(), (400, "request_target_invalid".to_owned()), "{tunnel:?}");
+    assert_eq!(tunnel.status_and_code(), (400, "request_target_invalid".to_owned()), "{tunnel:?}");
     assert_eq!(ledger.count(), before);
 }
 
-/// Frameworks that add a missing slash redirect to where the request was for, by `Host`.
+/// Frameworks that add a missing slash redirect to the host that the request named.
 #[tokio::test]
 async fn a_redirect_that_the_api_builds_from_its_host_leads_back_to_the_gateway_and_nothing_executes_twice() {
-    let folder = tempfile::tempdir().unwrap();
-    let (ledger, gateway) = start(folder.path(), &[]);
+    let (_folder, ledger, gateway) = Gateway::with_ledger(&[]);
     let host = gateway.address.to_string();
     let charge =
         |target: &'static str, how: &'static str| Request { target, ..Request::charge("k") }.behave(how);
     let redirected: Response = gateway.send(charge("/charges", "slash").header("host", &host)).await;
     assert_eq!(redirected.status, 307, "{redirected:?}");
     assert_eq!(redirected.header("location"), format!("http://{host}/charges/"));
-    // The client follows it, with its key: the gateway sees it, as a use of one key for two targets.
+    // The client follows it with its key, and the gateway refuses one key for two targets.
     let followed = gateway.send(charge("/charges/", "").header("host", &host)).await;
     let reused = "idempotency_key_reused_with_different_payload".to_owned();
-    assert_eq!(followed.told(), (422, reused), "{followed:?}");
+    assert_eq!(followed.status_and_code(), (422, reused), "{followed:?}");
     assert_eq!(ledger.count(), 1);
 }

@@ -1,4 +1,4 @@
-//! Clients that send everything before they read, as most do: they must see why they are refused.
+//! Clients that send everything before they read, as most do: they must get the reason of a refusal.
 
 use tokio::io::{AsyncReadExt as _, AsyncWrite, AsyncWriteExt as _};
 use tokio::net::TcpStream;
@@ -7,9 +7,8 @@ use bytes::Bytes;
 use http_body_util::Full;
 
 use crate::certificate::Certificate;
-use crate::harness::Gateway;
+use crate::harness::{Gateway, http2, within};
 use crate::ledger::Ledger;
-use crate::wire::http2;
 
 const ROUTES: &str = "[{ match = \"POST /small\", max_request_body = \"64KiB\" }, \
                        { match = \"POST /required\", max_request_body = \"64KiB\", key = \"required\" }]";
@@ -22,7 +21,7 @@ const REFUSED: [(&str, &str, u16); 4] = [
     ("/small", "idempotency-key: k\r\nbad header\r\n", 400),
 ];
 
-/// Bodies: what is on its way when the answer comes fits no buffer.
+/// Sizes of bodies. Neither fits into the buffers between client and gateway when the answer comes.
 const SIZES: [usize; 2] = [1 << 20, 20 << 20];
 
 const PIECE: [u8; 16 << 10] = [b'x'; 16 << 10];
@@ -50,10 +49,8 @@ async fn send_all(io: &mut (impl AsyncWrite + Unpin), head: &str, size: usize, c
 }
 
 #[tokio::test]
-async fn a_client_that_sends_all_of_its_body_before_it_reads_is_told_why_it_is_refused() {
-    let folder = tempfile::tempdir().unwrap();
-    let ledger = Ledger::start(folder.path());
-    let gateway = Gateway::start(folder.path(), ledger.address, &["--routes", ROUTES]);
+async fn a_client_that_sends_all_of_its_body_before_it_reads_gets_the_reason_of_the_refusal() {
+    let (folder, ledger, gateway) = Gateway::with_ledger(&["--routes", ROUTES]);
     let certificate = Certificate::make(folder.path(), "front");
     let (file, key) = (certificate.file.to_str().unwrap(), certificate.key.to_str().unwrap());
     let other = tempfile::tempdir().unwrap();
@@ -83,9 +80,7 @@ async fn a_client_that_sends_all_of_its_body_before_it_reads_is_told_why_it_is_r
 
 #[tokio::test]
 async fn over_http2_a_body_that_is_too_large_is_413_and_the_connection_goes_on() {
-    let folder = tempfile::tempdir().unwrap();
-    let ledger = Ledger::start(folder.path());
-    let gateway = Gateway::start(folder.path(), ledger.address, &["--routes", ROUTES]);
+    let (_folder, ledger, gateway) = Gateway::with_ledger(&["--routes", ROUTES]);
     let mut sender = http2(TcpStream::connect(gateway.address).await.unwrap()).await;
     for (size, status) in [(20 << 20, 413), (1 << 20, 413), (16, 201)] {
         let request = http::Request::post("http://a/small").header("idempotency-key", "k");
@@ -96,10 +91,10 @@ async fn over_http2_a_body_that_is_too_large_is_413_and_the_connection_goes_on()
 }
 
 #[tokio::test]
-async fn a_stop_is_not_held_up_by_a_client_that_goes_on_sending_after_its_answer() {
+async fn a_client_that_goes_on_sending_after_its_answer_does_not_delay_a_stop() {
     let folder = tempfile::tempdir().unwrap();
     let ledger = Ledger::start(folder.path());
-    // Without the stop the connection would be kept for longer than this test may take.
+    // Without the stop the connection would be kept open for longer than this test waits.
     let gateway =
         Gateway::start(folder.path(), ledger.address, &["--routes", ROUTES, "--limits-drain", "20s"]);
     let mut client = TcpStream::connect(gateway.address).await.unwrap();
@@ -111,10 +106,10 @@ async fn a_stop_is_not_held_up_by_a_client_that_goes_on_sending_after_its_answer
     let (mut read, mut write) = client.into_split();
     let sends = tokio::spawn(async move { while write.write_all(&PIECE).await.is_ok() {} });
     let mut rest = Vec::new();
-    // The answer ends although its client sends.
+    // The answer ends although its client still sends.
     read.read_to_end(&mut rest).await.unwrap();
     let log = tokio::task::spawn_blocking(move || gateway.stop()).await.unwrap();
     assert!(log.contains("every request was answered"), "{log}");
-    sends.await.unwrap();
+    within("the end of a connection to a gateway that stopped", sends).await.unwrap();
     assert_eq!(ledger.count(), 0);
 }

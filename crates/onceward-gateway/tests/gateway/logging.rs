@@ -16,7 +16,7 @@ fn lines(log: &str) -> Vec<Value> {
         .collect()
 }
 
-/// The lines that an operator must look at, without the advice about the configuration of the test.
+/// Warnings and errors, without the advice about the configuration of the test.
 fn alarms(log: &str) -> Vec<Value> {
     let alarming = |line: &Value| line["level"] == "WARN" || line["level"] == "ERROR";
     let advice = |line: &Value| line["target"] == "onceward_gateway::serve";
@@ -33,14 +33,15 @@ fn text<'a>(line: &'a Value, field: &str) -> &'a str {
     line[field].as_str().unwrap_or_else(|| panic!("{field} in {line}"))
 }
 
-/// Holds a line against the page that tells operators of it.
+/// Whether a line is in the table of docs/operations.md.
 fn is_documented(line: &Value) -> bool {
     let level = text(line, "level").to_lowercase();
     PAGE.contains(&format!("| {level} | {} |", text(line, "message")))
 }
 
 #[tokio::test]
-async fn an_answer_that_ended_with_its_connection_is_told_once_for_each_route_with_what_helps() {
+async fn an_answer_that_ended_with_its_connection_is_logged_once_for_each_route_with_the_setting_that_helps()
+{
     let folder = tempfile::tempdir().unwrap();
     let ledger = Ledger::start(folder.path());
     let file = "[[routes]]\nmatch = \"POST /exports\"\n\n\
@@ -66,10 +67,8 @@ async fn an_answer_that_ended_with_its_connection_is_told_once_for_each_route_wi
 }
 
 #[tokio::test]
-async fn an_unknown_outcome_is_one_line_with_its_operation_its_cause_and_what_to_type_next() {
-    let folder = tempfile::tempdir().unwrap();
-    let ledger = Ledger::start(folder.path());
-    let gateway = Gateway::start(folder.path(), ledger.address, &JSON);
+async fn an_unknown_outcome_is_one_line_with_its_operation_its_cause_and_the_next_command() {
+    let (_folder, ledger, gateway) = Gateway::with_ledger(&JSON);
     assert_eq!(gateway.send(Request::charge("secret-key").behave("reset")).await.status, 502);
     let operation = ledger.entries()[0].operation.clone();
     let shown = gateway.ask_admin(Request::new("GET", &format!("/v1/operations/{operation}"))).await.json();
@@ -102,7 +101,7 @@ async fn an_unknown_outcome_is_one_line_with_its_operation_its_cause_and_what_to
 }
 
 #[tokio::test]
-async fn an_upstream_that_is_not_reached_is_one_line_and_the_record_keeps_the_cause() {
+async fn an_unreachable_upstream_is_one_line_and_the_record_keeps_the_cause() {
     let folder = tempfile::tempdir().unwrap();
     let upstream = Port::reserve();
     let gateway = Gateway::start(folder.path(), upstream.address, &JSON);
@@ -119,17 +118,15 @@ async fn an_upstream_that_is_not_reached_is_one_line_and_the_record_keeps_the_ca
 }
 
 #[tokio::test]
-async fn what_an_operator_decides_is_one_line_with_who_and_why() {
-    let folder = tempfile::tempdir().unwrap();
-    let ledger = Ledger::start(folder.path());
-    let gateway = Gateway::start(folder.path(), ledger.address, &JSON);
+async fn an_operators_verdict_is_one_line_with_its_author_and_reason() {
+    let (folder, ledger, gateway) = Gateway::with_ledger(&JSON);
     gateway.send(Request::charge("k").behave("reset")).await;
     let operation = ledger.entries()[0].operation.clone();
     let verdict = json!({ "verdict": "retryable", "reason": "the provider shows\nno charge" });
     assert_eq!(gateway.resolve(folder.path(), &operation, &verdict).await.status, 200);
     let about = |line: &Value| line["operation"] == operation.as_str() && line["level"] == "INFO";
-    let told: Vec<Value> = lines(&gateway.stop()).into_iter().filter(about).collect();
-    let [line] = &told[..] else { panic!("{told:#?}") };
+    let verdicts: Vec<Value> = lines(&gateway.stop()).into_iter().filter(about).collect();
+    let [line] = &verdicts[..] else { panic!("{verdicts:#?}") };
     assert!(is_documented(line), "{line}");
     assert_eq!(
         (text(line, "state"), text(line, "reason")),
@@ -139,10 +136,8 @@ async fn what_an_operator_decides_is_one_line_with_who_and_why() {
 }
 
 #[tokio::test]
-async fn a_text_that_an_operator_chose_cannot_pass_for_a_line_of_the_log() {
-    let folder = tempfile::tempdir().unwrap();
-    let ledger = Ledger::start(folder.path());
-    let gateway = Gateway::start(folder.path(), ledger.address, &[]);
+async fn a_reason_with_a_line_break_cannot_forge_a_line_of_the_log() {
+    let (folder, ledger, gateway) = Gateway::with_ledger(&[]);
     gateway.send(Request::charge("k").behave("reset")).await;
     let operation = ledger.entries()[0].operation.clone();
     let verdict = json!({ "verdict": "retryable", "reason": "none\nforged line" });
@@ -153,15 +148,12 @@ async fn a_text_that_an_operator_chose_cannot_pass_for_a_line_of_the_log() {
 }
 
 #[tokio::test]
-async fn lines_about_work_that_outlives_its_client_have_the_trace_that_the_client_named() {
-    let folder = tempfile::tempdir().unwrap();
-    let mut ledger = Ledger::start(folder.path());
-    let gateway =
-        Gateway::start(folder.path(), ledger.address, &[&JSON[..], &["--logs-level", "warn"]].concat());
+async fn lines_about_work_that_outlives_its_client_have_the_trace_of_the_client() {
+    let (_folder, mut ledger, gateway) =
+        Gateway::with_ledger(&[&JSON[..], &["--logs-level", "warn"]].concat());
     let parent = format!("00-{TRACE}-00f067aa0ba902b7-01");
-    let mut client = gateway.connect().await;
-    client.write(&Request::charge("k").behave("hold=work").header("traceparent", &parent).bytes()).await;
-    ledger.held("work").await;
+    let client =
+        gateway.send_held(&ledger, "work", Request::charge("k").header("traceparent", &parent)).await;
     drop(client);
     ledger.kill();
     let line: Value =
@@ -173,7 +165,7 @@ async fn lines_about_work_that_outlives_its_client_have_the_trace_that_the_clien
 async fn with_a_collector_every_line_about_a_request_has_its_own_trace_and_span() {
     let folder = tempfile::tempdir().unwrap();
     let ledger = Ledger::start(folder.path());
-    // Nothing listens there: spans are lost, and lines are not.
+    // Nothing listens there: the spans are lost, and the log is not.
     let collector = Port::reserve();
     let otlp = format!("http://{}", collector.address);
     let gateway =
@@ -204,8 +196,8 @@ async fn the_access_log_has_a_line_for_each_answered_request_whatever_the_level(
     let operation = ledger.entries()[0].operation.split('-').next().unwrap().to_owned();
     let log = gateway.stop();
     assert!(!log.contains("secret"), "{log}");
-    let seen = accesses(&log);
-    let told = |line: &Value| {
+    let answered = accesses(&log);
+    let summary = |line: &Value| {
         let field = |name: &str| line[name].as_str().unwrap_or("-").to_owned();
         let status = line["status"].as_u64().unwrap();
         (field("method"), field("path"), status, field("handled"), field("code"))
@@ -221,20 +213,21 @@ async fn the_access_log_has_a_line_for_each_answered_request_whatever_the_level(
     .map(|(method, path, status, handled, code)| {
         (method.to_owned(), path.to_owned(), status, handled.to_owned(), code.to_owned())
     });
-    assert_eq!(seen.iter().map(told).collect::<Vec<_>>(), expected, "{seen:#?}");
-    assert_eq!((text(&seen[0], "trace_id"), text(&seen[0], "operation")), (TRACE, operation.as_str()));
-    assert_eq!((&seen[0]["bytes"], &seen[0]["route"]), (&json!(first.body.len()), &json!("default")));
-    assert!(seen[0]["milliseconds"].as_f64().unwrap() > 0.0);
-    for line in &seen {
+    assert_eq!(answered.iter().map(summary).collect::<Vec<_>>(), expected, "{answered:#?}");
+    assert_eq!(
+        (text(&answered[0], "trace_id"), text(&answered[0], "operation")),
+        (TRACE, operation.as_str())
+    );
+    assert_eq!((&answered[0]["bytes"], &answered[0]["route"]), (&json!(first.body.len()), &json!("default")));
+    assert!(answered[0]["milliseconds"].as_f64().unwrap() > 0.0);
+    for line in &answered {
         assert!(text(line, "peer").starts_with("127.0.0.1:"), "{line}");
     }
 }
 
 #[tokio::test]
 async fn the_access_log_is_text_where_the_log_is_and_is_off_unless_it_is_asked_for() {
-    let folder = tempfile::tempdir().unwrap();
-    let ledger = Ledger::start(folder.path());
-    let gateway = Gateway::start(folder.path(), ledger.address, &["--logs-access", "true"]);
+    let (folder, ledger, gateway) = Gateway::with_ledger(&["--logs-access", "true"]);
     gateway.charge("k").await;
     let line = gateway.logged("access: answered");
     assert!(line.contains("method=\"POST\" path=\"/charges\" status=201"), "{line}");
@@ -252,18 +245,18 @@ async fn the_error_that_ends_the_gateway_is_an_object_where_the_log_is_json() {
     let elsewhere = tempfile::tempdir().unwrap();
     let taken = first.address.to_string();
     let start = |arguments: &[&str]| {
-        let mut command = Gateway::bare(elsewhere.path());
+        let mut command = Gateway::command_without_upstream(elsewhere.path());
         let upstream = format!("http://{}", ledger.address);
         command.args(["--scope", "fixed:test", "--upstream", &upstream, "--listen", &taken]);
         Gateway::refused(command.args(arguments))
     };
-    let (code, said) = start(&JSON);
-    let told = lines(&said);
-    let last = told.last().unwrap();
+    let (code, printed) = start(&JSON);
+    let printed = lines(&printed);
+    let last = printed.last().unwrap();
     assert_eq!((code, text(last, "level")), (Some(1), "ERROR"), "{last}");
     assert!(text(last, "cause").contains("cannot be listened on") && is_documented(last), "{last}");
-    let (code, said) = start(&[]);
-    let last = said.lines().last().unwrap();
+    let (code, printed) = start(&[]);
+    let last = printed.lines().last().unwrap();
     assert_eq!(code, Some(1));
-    assert!(last.starts_with("onceward: listen = "), "{said}");
+    assert!(last.starts_with("onceward: listen = "), "{printed}");
 }

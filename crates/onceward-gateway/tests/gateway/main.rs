@@ -1,5 +1,4 @@
-//! The real binary between a client that sees every byte and an API that keeps its own ledger. Each test is a row of what
-//! an expert would try.
+//! The real binary between a client that sees every byte (`harness/`) and an API that keeps a ledger of its own (`ledger/`).
 #![expect(clippy::unwrap_used, clippy::panic, reason = "these are tests")]
 #![cfg_attr(not(target_os = "linux"), allow(dead_code, reason = "disks and clocks fail here only on Linux"))]
 

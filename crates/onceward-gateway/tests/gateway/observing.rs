@@ -1,16 +1,14 @@
-//! What operators see and may do, and routes that only observe.
+//! Metrics and the operations API for operators, and routes that only observe.
 
 use std::os::unix::fs::PermissionsExt as _;
 
 use crate::faults::Faults;
-use crate::harness::{Gateway, Request, metrics, total};
+use crate::harness::{Gateway, Request};
 use crate::ledger::Ledger;
 
 #[tokio::test]
-async fn health_and_every_documented_metric_are_there() {
-    let folder = tempfile::tempdir().unwrap();
-    let ledger = Ledger::start(folder.path());
-    let gateway = Gateway::start(folder.path(), ledger.address, &[]);
+async fn health_checks_answer_and_every_documented_metric_exists() {
+    let (_folder, _ledger, gateway) = Gateway::with_ledger(&[]);
     for key in ["k", "k"] {
         gateway.charge(key).await;
     }
@@ -18,7 +16,7 @@ async fn health_and_every_documented_metric_are_there() {
     let ready = gateway.ask_admin(Request::new("GET", "/readyz")).await;
     assert_eq!((ready.status, ready.json()["ready"].as_bool()), (200, Some(true)), "{ready:?}");
 
-    let samples = metrics(&gateway).await;
+    let samples = gateway.metrics().await;
     let documented =
         std::fs::read_to_string(concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/operations.md")).unwrap();
     let names: Vec<&str> = documented
@@ -36,17 +34,15 @@ async fn health_and_every_documented_metric_are_there() {
     }
     assert!(samples.keys().all(|found| !found.contains("\"k\"") && !found.contains("fixed")), "{samples:?}");
     for (name, count) in [("reserve_created", 1.0), ("reserve_replay", 1.0), ("settle_completed", 1.0)] {
-        assert_eq!(total(&gateway, &format!("api_idempotency_{name}_total")).await, count, "{name}");
+        assert_eq!(gateway.metric(&format!("api_idempotency_{name}_total")).await, count, "{name}");
     }
 }
 
 #[tokio::test]
-async fn looking_is_free_on_the_same_machine_and_every_change_needs_the_token_beside_the_store() {
-    let folder = tempfile::tempdir().unwrap();
-    let ledger = Ledger::start(folder.path());
-    let gateway = Gateway::start(folder.path(), ledger.address, &[]);
+async fn reads_from_the_same_machine_need_no_token_and_every_change_needs_the_one_beside_the_store() {
+    let (folder, ledger, gateway) = Gateway::with_ledger(&[]);
     let lost = gateway.send(Request::charge("k").behave("reset")).await;
-    assert_eq!(lost.told(), (502, "idempotency_outcome_unknown".to_owned()), "{lost:?}");
+    assert_eq!(lost.status_and_code(), (502, "idempotency_outcome_unknown".to_owned()), "{lost:?}");
 
     let list = || Request::new("GET", "/v1/operations?state=unknown");
     let listed = gateway.ask_admin(list()).await;
@@ -66,11 +62,14 @@ async fn looking_is_free_on_the_same_machine_and_every_change_needs_the_token_be
     let verdict = "{\"verdict\":\"completed\",\"reason\":\"seen at the bank\",\
                     \"reply\":{\"status\":201,\"body\":\"found\"}}";
     let resolve = || Request::new("POST", &path).body(verdict);
-    assert_eq!(gateway.ask_admin(resolve()).await.told(), (401, "token_missing".to_owned()));
+    assert_eq!(gateway.ask_admin(resolve()).await.status_and_code(), (401, "token_missing".to_owned()));
     let wrong = gateway.ask_admin(resolve().header("authorization", "Bearer onceward_wrong")).await;
-    assert_eq!(wrong.told(), (401, "token_wrong".to_owned()));
+    assert_eq!(wrong.status_and_code(), (401, "token_wrong".to_owned()));
     let retry = || Request::charge("k").behave("reset");
-    assert_eq!(gateway.send(retry()).await.told(), (409, "idempotency_outcome_unknown".to_owned()));
+    assert_eq!(
+        gateway.send(retry()).await.status_and_code(),
+        (409, "idempotency_outcome_unknown".to_owned())
+    );
 
     let file = folder.path().join("onceward.db.token");
     assert_eq!(file.metadata().unwrap().permissions().mode() & 0o777, 0o600);
@@ -78,11 +77,11 @@ async fn looking_is_free_on_the_same_machine_and_every_change_needs_the_token_be
     let resolved = gateway.ask_admin(resolve().header("authorization", &token)).await;
     assert_eq!(resolved.status, 200, "{resolved:?}");
     let second = gateway.ask_admin(resolve().header("authorization", &token)).await;
-    assert_eq!(second.told(), (409, "conflict".to_owned()), "{second:?}");
+    assert_eq!(second.status_and_code(), (409, "conflict".to_owned()), "{second:?}");
     let replayed = gateway.send(retry()).await;
     assert_eq!((replayed.status, replayed.is_replayed(), replayed.text().as_str()), (201, true, "found"));
     assert_eq!(ledger.count(), 1);
-    // Nothing of it is on the listener that clients use.
+    // The listener for clients has none of these paths.
     assert_eq!(gateway.send(Request::new("GET", "/livez").behave("status=404")).await.status, 404);
     assert_eq!(ledger.entries().last().unwrap().path, "/livez");
 }
@@ -104,7 +103,7 @@ async fn a_route_that_only_observes_changes_nothing_and_counts_double_executions
     let other = gateway.send(charge().body("{}")).await;
     assert_eq!(other.status, 201);
     gateway.logged("Mismatch");
-    // A key that is missing, or no key at all.
+    // A required key is missing, or is invalid.
     for request in [Request::new("POST", "/charges").body("{}"), Request::charge("a,b")] {
         assert_eq!(gateway.send(request).await.status, 201);
     }
@@ -116,13 +115,13 @@ async fn a_route_that_only_observes_changes_nothing_and_counts_double_executions
         ("key_missing", 1.0),
         ("key_invalid", 1.0),
     ] {
-        assert_eq!(total(&gateway, &format!("api_idempotency_{name}_total")).await, count, "{name}");
+        assert_eq!(gateway.metric(&format!("api_idempotency_{name}_total")).await, count, "{name}");
     }
     assert_eq!(gateway.status_of("observed-key").await.status, 404, "what is only observed is no record");
 }
 
 #[tokio::test]
-async fn what_is_only_observed_never_waits_for_an_operator_and_blocks_nothing_once_the_route_is_protected() {
+async fn an_observed_request_never_waits_for_an_operator_and_blocks_nothing_once_the_route_is_protected() {
     let folder = tempfile::tempdir().unwrap();
     let ledger = Ledger::start(folder.path());
     let faults = Faults::new(folder.path());
@@ -133,13 +132,11 @@ async fn what_is_only_observed_never_waits_for_an_operator_and_blocks_nothing_on
     };
     let mut gateway = start("observe");
     assert_eq!(
-        gateway.send(Request::charge("cut-off").behave("reset")).await.told(),
+        gateway.send(Request::charge("cut-off").behave("reset")).await.status_and_code(),
         (502, "upstream_broken".to_owned())
     );
     gateway.logged("Lost");
-    let mut client = gateway.connect().await;
-    client.write(&Request::charge("held").behave("hold=work").bytes()).await;
-    ledger.held("work").await;
+    let client = gateway.send_held(&ledger, "work", Request::charge("held")).await;
     gateway.logged("Created");
     gateway.kill();
     drop(client);
@@ -154,7 +151,7 @@ async fn what_is_only_observed_never_waits_for_an_operator_and_blocks_nothing_on
     let listed = gateway.ask_admin(Request::new("GET", "/v1/operations?state=unknown")).await.json();
     assert_eq!(listed["operations"], serde_json::json!([]));
     for gauge in ["unknown", "oldest_unknown_age_seconds", "reconcile_scheduled_total"] {
-        assert_eq!(gateway.counted(&format!("api_idempotency_{gauge}")).await, 0.0, "{gauge}");
+        assert_eq!(gateway.metric_or_zero(&format!("api_idempotency_{gauge}")).await, 0.0, "{gauge}");
     }
     gateway.kill();
 
@@ -173,7 +170,7 @@ async fn no_key_credential_or_body_reaches_the_log_even_if_everything_is_logged(
     let folder = tempfile::tempdir().unwrap();
     let ledger = Ledger::start(folder.path());
     let upstream = format!("http://{}", ledger.address);
-    let mut command = Gateway::to(folder.path(), &upstream);
+    let mut command = Gateway::command_without_scope(folder.path(), &upstream);
     let gateway = Gateway::spawn(command.args(["--scope", "authorization", "--logs-level", "trace"]));
     let charge = |how| {
         let request = Request::charge("order-secretkey").header("authorization", "Bearer sk_live_secretkey");
@@ -198,6 +195,6 @@ async fn no_key_credential_or_body_reaches_the_log_even_if_everything_is_logged(
     gateway.ask_admin(Request::new("GET", "/metrics").header("authorization", "Bearer secrettoken")).await;
     let log = gateway.stop();
     assert!(log.contains("got no whole answer from the upstream"), "{log}");
-    let told: Vec<&str> = log.lines().filter(|line| line.contains("secret")).collect();
-    assert!(told.is_empty(), "{told:#?}");
+    let leaks: Vec<&str> = log.lines().filter(|line| line.contains("secret")).collect();
+    assert!(leaks.is_empty(), "{leaks:#?}");
 }

@@ -1,34 +1,22 @@
-//! APIs, and clients, that use what HTTP/1.1 allows and few have thought of.
+//! APIs and clients that use rare features of HTTP/1.1.
 
 use std::net::SocketAddr;
 
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
-use tokio::net::{TcpListener, TcpStream};
+use tokio::net::TcpListener;
 
-use crate::harness::{Gateway, Request};
-use crate::ledger::Ledger;
+use crate::harness::{Gateway, Request, read_head};
 
-/// An API that is only a socket.
+/// A socket on which the test itself plays the API.
 async fn listen() -> (TcpListener, SocketAddr) {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let address = listener.local_addr().unwrap();
     (listener, address)
 }
 
-/// Reads the head of a request, and none of its body.
-async fn head(socket: &mut TcpStream) -> String {
-    let mut head = Vec::new();
-    while !head.ends_with(b"\r\n\r\n") {
-        head.push(socket.read_u8().await.unwrap());
-    }
-    String::from_utf8(head).unwrap()
-}
-
 #[tokio::test]
-async fn no_client_gets_a_tunnel_to_the_api_in_which_it_could_speak_http_past_the_gateway() {
-    let folder = tempfile::tempdir().unwrap();
-    let ledger = Ledger::start(folder.path());
-    let gateway = Gateway::start(folder.path(), ledger.address, &[]);
+async fn no_client_can_switch_to_another_http_version_and_send_requests_past_the_gateway() {
+    let (_folder, _ledger, gateway) = Gateway::with_ledger(&[]);
     for protocol in ["h2c", "H2C", "websocket, h2c", "HTTP/2.0", "h2", "TLS/1.3"] {
         let request = Request::new("GET", "/a")
             .header("connection", "Upgrade, HTTP2-Settings")
@@ -41,10 +29,8 @@ async fn no_client_gets_a_tunnel_to_the_api_in_which_it_could_speak_http_past_th
 }
 
 #[tokio::test]
-async fn a_client_cannot_have_an_operations_name_taken_away_on_its_way_to_the_api() {
-    let folder = tempfile::tempdir().unwrap();
-    let ledger = Ledger::start(folder.path());
-    let gateway = Gateway::start(folder.path(), ledger.address, &[]);
+async fn a_connection_header_does_not_remove_the_operation_headers_on_their_way_to_the_api() {
+    let (_folder, _ledger, gateway) = Gateway::with_ledger(&[]);
     let nominated = "close, Onceward-Operation, onceward-fence, onceward-attempt, onceward-recovery-point";
     let answer = gateway.send(Request::charge("k").header("connection", nominated).behave("echo")).await;
     assert_eq!(answer.status, 201, "{answer:?}");
@@ -56,9 +42,7 @@ async fn a_client_cannot_have_an_operations_name_taken_away_on_its_way_to_the_ap
 
 #[tokio::test]
 async fn a_body_of_unknown_length_reaches_the_api_whatever_the_method() {
-    let folder = tempfile::tempdir().unwrap();
-    let ledger = Ledger::start(folder.path());
-    let gateway = Gateway::start(folder.path(), ledger.address, &[]);
+    let (_folder, ledger, gateway) = Gateway::with_ledger(&[]);
     for method in ["GET", "DELETE", "OPTIONS", "POST"] {
         let head = format!("{method} /search HTTP/1.1\r\nhost: a\r\ntransfer-encoding: chunked\r\n\r\n");
         let answer = gateway.raw(format!("{head}5\r\nquery\r\n0\r\n\r\n")).await;
@@ -68,17 +52,17 @@ async fn a_body_of_unknown_length_reaches_the_api_whatever_the_method() {
 }
 
 #[tokio::test]
-async fn a_client_is_let_go_when_the_api_answers_before_it_has_read_the_body() {
+async fn a_client_gets_its_answer_when_the_api_answers_before_it_has_read_the_body() {
     let folder = tempfile::tempdir().unwrap();
     let (listener, address) = listen().await;
     let gateway = Gateway::start(folder.path(), address, &["--limits-upstream-idle", "1h"]);
     let mut client = gateway.connect().await;
     client.write(b"POST /files HTTP/1.1\r\nhost: a\r\ncontent-length: 100000000\r\n\r\nbegun").await;
     let (mut socket, _) = listener.accept().await.unwrap();
-    head(&mut socket).await;
+    read_head(&mut socket).await.unwrap();
     socket.write_all(b"HTTP/1.1 413 Too Large\r\ncontent-length: 0\r\n\r\n").await.unwrap();
-    assert_eq!(client.read(false).await.unwrap().status, 413);
-    // Nobody wants the rest, and both sides are told.
+    assert_eq!(client.read().await.unwrap().status, 413);
+    // The rest of the body is not read: both connections are closed.
     assert!(client.closed().await);
     let mut rest = Vec::new();
     // A reset is an end as well.
@@ -86,14 +70,14 @@ async fn a_client_is_let_go_when_the_api_answers_before_it_has_read_the_body() {
     // The next request has a connection of its own, on which nothing is left of this one.
     let (answer, ()) = tokio::join!(gateway.charge("k"), async {
         let (mut socket, _) = listener.accept().await.unwrap();
-        assert!(head(&mut socket).await.starts_with("POST /charges "));
+        assert!(read_head(&mut socket).await.unwrap().starts_with("POST /charges "));
         socket.write_all(b"HTTP/1.1 201 Created\r\ncontent-length: 2\r\n\r\nok").await.unwrap();
     });
     assert_eq!((answer.status, answer.text()), (201, "ok".to_owned()));
 }
 
 #[tokio::test]
-async fn a_connection_is_used_again_after_every_kind_of_whole_answer() {
+async fn a_connection_is_used_again_after_every_kind_of_complete_answer() {
     let folder = tempfile::tempdir().unwrap();
     let (listener, address) = listen().await;
     let shared = ["--limits-upstream-idle", "1h", "--upstream-keepalive", "all"];
@@ -109,7 +93,7 @@ async fn a_connection_is_used_again_after_every_kind_of_whole_answer() {
             "429 Too Many Requests\r\ncontent-length: 2\r\n\r\nno",
         ] {
             for _keyed_or_not in 0..2 {
-                let head = head(&mut socket).await.to_ascii_lowercase();
+                let head = read_head(&mut socket).await.unwrap().to_ascii_lowercase();
                 let length = head.split("content-length: ").nth(1).and_then(|rest| rest.split("\r\n").next());
                 let mut body = vec![0; length.map_or(0, |length| length.parse().unwrap())];
                 socket.read_exact(&mut body).await.unwrap();
@@ -143,14 +127,14 @@ async fn what_an_api_sends_after_its_answer_is_never_the_answer_to_the_next_requ
         let keys = [format!("a{number}"), format!("b{number}")];
         let (answer, _first_socket) = tokio::join!(gateway.charge(&keys[0]), async {
             let (mut socket, _) = listener.accept().await.unwrap();
-            head(&mut socket).await;
+            read_head(&mut socket).await.unwrap();
             socket.write_all(format!("{first}{wrong}").as_bytes()).await.unwrap();
             socket
         });
         assert!(matches!(answer.status, 201 | 204 | 304), "{answer:?}");
         let (answer, ()) = tokio::join!(gateway.charge(&keys[1]), async {
             let (mut socket, _) = listener.accept().await.unwrap();
-            head(&mut socket).await;
+            read_head(&mut socket).await.unwrap();
             let right = "HTTP/1.1 201 Created\r\nconnection: close\r\ncontent-length: 5\r\n\r\nright";
             socket.write_all(right.as_bytes()).await.unwrap();
         });

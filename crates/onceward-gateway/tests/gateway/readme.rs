@@ -1,4 +1,4 @@
-//! The README, tried as it stands: only ports and the program's own place differ.
+//! The README as a test: only ports and the path of the program differ.
 
 use std::path::Path;
 use std::process::Command;

@@ -1,4 +1,4 @@
-//! SIGHUP: routes, the certificate and tokens are read again, all or nothing, and the log says what was taken.
+//! SIGHUP: routes, the certificate and tokens are loaded again, all or none, and the log names what was loaded.
 
 use std::path::Path;
 
@@ -16,13 +16,13 @@ use crate::ledger::Ledger;
 const TLS: &str = "[tls]\ncertificate = \"front.pem\"\nkey = \"front.key\"\n";
 const REQUIRED: &str = "[[routes]]\nmatch = \"POST /charges\"\nkey = \"required\"\n";
 
-/// A gateway that is told everything by a file.
+/// Starts a gateway that is configured by a file alone.
 fn start(folder: &Path, ledger: &Ledger, rest: &str) -> Gateway {
-    write(folder, ledger, rest);
+    write_file(folder, ledger, rest);
     Gateway::spawn(onceward(folder).args(["serve", "--config", "onceward.toml"]))
 }
 
-fn write(folder: &Path, ledger: &Ledger, rest: &str) {
+fn write_file(folder: &Path, ledger: &Ledger, rest: &str) {
     let text = format!(
         "listen = \"127.0.0.1:0\"\nupstream = \"http://{}\"\nscope = [\"fixed:test\"]\nadmin.listen = \"127.0.0.1:0\"\n{rest}",
         ledger.address
@@ -44,7 +44,7 @@ async fn status(sender: &mut SendRequest<Full<Bytes>>) -> StatusCode {
     sender.send_request(request).await.unwrap().status()
 }
 
-async fn look(gateway: &Gateway, token: &str) -> u16 {
+async fn status_with_token(gateway: &Gateway, token: &str) -> u16 {
     let authorization = format!("Bearer {token}");
     let request = Request::new("GET", "/v1/operations").header("authorization", &authorization);
     gateway.ask_admin(request).await.status
@@ -74,20 +74,20 @@ async fn new_connections_see_a_certificate_that_was_put_in_place_and_open_ones_g
 }
 
 #[tokio::test]
-async fn a_key_of_another_certificate_changes_nothing_of_what_else_is_new_in_the_file() {
+async fn a_key_of_another_certificate_keeps_every_other_change_of_the_file_from_being_loaded() {
     let folder = tempfile::tempdir().unwrap();
     let ledger = Ledger::start(folder.path());
     let certificate = Certificate::make(folder.path(), "front");
     let gateway = start(folder.path(), &ledger, TLS);
     let other = Certificate::make(folder.path(), "other");
     std::fs::copy(&other.key, &certificate.key).unwrap();
-    write(folder.path(), &ledger, &format!("{TLS}{REQUIRED}"));
+    write_file(folder.path(), &ledger, &format!("{TLS}{REQUIRED}"));
     gateway.signal("HUP");
     let line = gateway.logged("nothing was reloaded");
     assert!(line.contains("front.key is not that of the first certificate in front.pem"), "{line}");
     assert_eq!(status(&mut connect(&gateway, &certificate).await).await, StatusCode::CREATED);
 
-    // The pair fits again, and then everything is taken.
+    // The pair fits again, and everything is loaded.
     std::fs::copy(&other.file, &certificate.file).unwrap();
     gateway.signal("HUP");
     let line = gateway.logged("reloaded: routes, certificate (expires ");
@@ -96,27 +96,27 @@ async fn a_key_of_another_certificate_changes_nothing_of_what_else_is_new_in_the
 }
 
 #[tokio::test]
-async fn a_token_that_was_replaced_in_its_file_is_taken_and_the_old_one_refused() {
+async fn a_token_that_was_replaced_in_its_file_is_loaded_and_the_old_one_refused() {
     let folder = tempfile::tempdir().unwrap();
     let ledger = Ledger::start(folder.path());
     let (old, new) = ("an-operators-first-token", "an-operators-second-token");
     std::fs::write(folder.path().join("ada"), old).unwrap();
     let tokens = "[[admin.tokens]]\nname = \"ada\"\nrole = \"operator\"\ntoken = { file = \"ada\" }\n";
     let gateway = start(folder.path(), &ledger, tokens);
-    assert_eq!((look(&gateway, old).await, look(&gateway, new).await), (200, 401));
+    assert_eq!((status_with_token(&gateway, old).await, status_with_token(&gateway, new).await), (200, 401));
 
     std::fs::write(folder.path().join("ada"), new).unwrap();
     gateway.signal("HUP");
     gateway.logged("reloaded: tokens; unchanged: routes");
-    assert_eq!((look(&gateway, old).await, look(&gateway, new).await), (401, 200));
+    assert_eq!((status_with_token(&gateway, old).await, status_with_token(&gateway, new).await), (401, 200));
 
     // One that is too short is refused together with the routes beside it.
     std::fs::write(folder.path().join("ada"), "short").unwrap();
-    write(folder.path(), &ledger, &format!("{tokens}{REQUIRED}"));
+    write_file(folder.path(), &ledger, &format!("{tokens}{REQUIRED}"));
     gateway.signal("HUP");
     let line = gateway.logged("nothing was reloaded");
     assert!(!line.contains(new), "{line}");
-    assert_eq!(look(&gateway, new).await, 200);
+    assert_eq!(status_with_token(&gateway, new).await, 200);
     assert_eq!(gateway.send(Request::new("POST", "/charges").body("{}")).await.status, 201);
 }
 
@@ -131,16 +131,19 @@ async fn a_token_beside_the_store_that_was_deleted_is_replaced() {
     std::fs::remove_file(&path).unwrap();
     gateway.signal("HUP");
     gateway.logged("reloaded: tokens; unchanged: routes");
-    assert_eq!((look(&gateway, &old).await, look(&gateway, &token()).await), (401, 200));
+    assert_eq!(
+        (status_with_token(&gateway, &old).await, status_with_token(&gateway, &token()).await),
+        (401, 200)
+    );
 }
 
 #[tokio::test]
-async fn tls_cannot_be_switched_on_while_the_gateway_runs_and_that_is_said() {
+async fn tls_cannot_be_switched_on_while_the_gateway_runs_and_the_log_explains_it() {
     let folder = tempfile::tempdir().unwrap();
     let ledger = Ledger::start(folder.path());
     Certificate::make(folder.path(), "front");
     let gateway = start(folder.path(), &ledger, "");
-    write(folder.path(), &ledger, TLS);
+    write_file(folder.path(), &ledger, TLS);
     gateway.signal("HUP");
     let line = gateway.logged("nothing was reloaded");
     assert!(line.contains("tls") && line.contains("restart"), "{line}");

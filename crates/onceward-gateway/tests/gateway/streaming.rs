@@ -1,26 +1,18 @@
-//! Requests without a key pass as they come, in both directions, whatever they carry.
+//! Requests without a key, and their answers, are passed on while they arrive.
 
 use bytes::Bytes;
 use http_body_util::{BodyExt as _, Full};
-use hyper_util::rt::{TokioExecutor, TokioIo};
 use tokio::io::AsyncReadExt as _;
 use tokio::net::TcpStream;
 
-use crate::harness::{Gateway, Request};
-use crate::ledger::Ledger;
+use crate::harness::{Gateway, Request, http2, read_head};
 
 #[tokio::test]
 async fn an_event_arrives_before_the_next_one_is_sent() {
-    let folder = tempfile::tempdir().unwrap();
-    let ledger = Ledger::start(folder.path());
-    let gateway = Gateway::start(folder.path(), ledger.address, &["--max-response-body", "1KiB"]);
+    let (_folder, ledger, gateway) = Gateway::with_ledger(&["--max-response-body", "1KiB"]);
     let mut client = gateway.connect().await;
     client.write(&Request::new("GET", "/events").behave("sse=s").bytes()).await;
-    let mut head = Vec::new();
-    while !head.ends_with(b"\r\n\r\n") {
-        head.push(client.0.read_u8().await.unwrap());
-    }
-    assert!(String::from_utf8(head).unwrap().contains("text/event-stream"));
+    assert!(read_head(&mut client.0).await.unwrap().contains("text/event-stream"));
     assert_eq!(client.chunk().await.unwrap().unwrap(), b"data: first\n\n");
     ledger.release("s").await;
     assert_eq!(client.chunk().await.unwrap().unwrap(), b"data: second\n\n");
@@ -29,15 +21,13 @@ async fn an_event_arrives_before_the_next_one_is_sent() {
 
 #[tokio::test]
 async fn an_upload_reaches_the_api_while_it_is_still_being_sent_and_may_be_larger_than_a_keyed_one() {
-    let folder = tempfile::tempdir().unwrap();
-    let ledger = Ledger::start(folder.path());
-    let gateway = Gateway::start(folder.path(), ledger.address, &["--max-request-body", "1KiB"]);
+    let (_folder, ledger, gateway) = Gateway::with_ledger(&["--max-request-body", "1KiB"]);
     let mut client = gateway.connect().await;
     let head = "POST /files HTTP/1.1\r\nhost: a\r\nx-behave: upload=u\r\ntransfer-encoding: chunked\r\n\r\n";
     client.write(format!("{head}5\r\nbegun\r\n").as_bytes()).await;
     ledger.held("u").await;
     client.write(b"4\r\ndone\r\n0\r\n\r\n").await;
-    assert_eq!(client.read(false).await.unwrap().status, 201);
+    assert_eq!(client.read().await.unwrap().status, 201);
     assert_eq!(ledger.entries()[0].body, "begundone");
 
     let large = "x".repeat(3 << 20);
@@ -48,31 +38,27 @@ async fn an_upload_reaches_the_api_while_it_is_still_being_sent_and_may_be_large
 }
 
 #[tokio::test]
-async fn a_client_that_waits_to_be_asked_for_its_body_is_asked() {
-    let folder = tempfile::tempdir().unwrap();
-    let ledger = Ledger::start(folder.path());
-    let gateway = Gateway::start(folder.path(), ledger.address, &[]);
+async fn a_client_that_expects_100_continue_gets_it() {
+    let (_folder, ledger, gateway) = Gateway::with_ledger(&[]);
     for key in ["", "idempotency-key: k\r\n"] {
         let mut client = gateway.connect().await;
         let head = "POST /files HTTP/1.1\r\nhost: a\r\nexpect: 100-continue\r\ncontent-length: 4\r\n";
         client.write(format!("{head}{key}\r\n").as_bytes()).await;
-        assert_eq!(client.read(false).await.unwrap().status, 100, "{key}");
+        assert_eq!(client.read().await.unwrap().status, 100, "{key}");
         client.write(b"body").await;
-        assert_eq!(client.read(false).await.unwrap().status, 201, "{key}");
+        assert_eq!(client.read().await.unwrap().status, 201, "{key}");
     }
     assert_eq!(ledger.count(), 2);
 }
 
 #[tokio::test]
 async fn an_upgraded_connection_carries_bytes_both_ways() {
-    let folder = tempfile::tempdir().unwrap();
-    let ledger = Ledger::start(folder.path());
-    let gateway = Gateway::start(folder.path(), ledger.address, &[]);
+    let (_folder, ledger, gateway) = Gateway::with_ledger(&[]);
     let upgrade =
         |method| Request::new(method, "/ws").header("connection", "Upgrade").header("upgrade", "echo");
     let mut client = gateway.connect().await;
     client.write(&upgrade("GET").behave("upgrade").bytes()).await;
-    let answer = client.read(false).await.unwrap();
+    let answer = client.read().await.unwrap();
     assert_eq!((answer.status, answer.header("upgrade")), (101, "echo"), "{answer:?}");
     for sent in [&b"GET /looks-like HTTP/1.1\n\n"[..], b"\0\xff binary", b"last"] {
         client.write(sent).await;
@@ -94,13 +80,8 @@ async fn an_upgraded_connection_carries_bytes_both_ways() {
 
 #[tokio::test]
 async fn http2_in_plain_text_is_spoken_and_trailers_arrive_and_are_replayed() {
-    let folder = tempfile::tempdir().unwrap();
-    let ledger = Ledger::start(folder.path());
-    let gateway = Gateway::start(folder.path(), ledger.address, &[]);
-    let socket = TokioIo::new(TcpStream::connect(gateway.address).await.unwrap());
-    let (mut sender, connection) =
-        hyper::client::conn::http2::handshake(TokioExecutor::new(), socket).await.unwrap();
-    tokio::spawn(async move { drop(connection.await) });
+    let (_folder, ledger, gateway) = Gateway::with_ledger(&[]);
+    let mut sender = http2(TcpStream::connect(gateway.address).await.unwrap()).await;
     for (key, replayed) in [(None, false), (Some("k"), false), (Some("k"), true)] {
         let mut request = http::Request::post("http://api.example/charges").header("x-behave", "trailers");
         if let Some(key) = key {
@@ -119,9 +100,7 @@ async fn http2_in_plain_text_is_spoken_and_trailers_arrive_and_are_replayed() {
 
 #[tokio::test]
 async fn trailers_reach_an_http1_client_that_asks_for_them() {
-    let folder = tempfile::tempdir().unwrap();
-    let ledger = Ledger::start(folder.path());
-    let gateway = Gateway::start(folder.path(), ledger.address, &[]);
+    let (_folder, ledger, gateway) = Gateway::with_ledger(&[]);
     for key in [None, Some("k"), Some("k")] {
         let mut request =
             Request::new("POST", "/charges").header("te", "trailers").header("connection", "close, te");

@@ -1,4 +1,4 @@
-//! Tenants: whose key it is.
+//! Tenants: the scope of a key.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -7,11 +7,13 @@ use std::time::Duration;
 use onceward::{Engine, EngineOptions, Identity};
 use onceward_sqlite::{Options, SqliteStore};
 
-use crate::harness::{Gateway, Request, onceward, total};
+use crate::harness::{Gateway, Request, onceward};
 use crate::ledger::Ledger;
 
 fn start(folder: &Path, ledger: &Ledger, arguments: &[&str]) -> Gateway {
-    Gateway::spawn(Gateway::to(folder, &format!("http://{}", ledger.address)).args(arguments))
+    Gateway::spawn(
+        Gateway::command_without_scope(folder, &format!("http://{}", ledger.address)).args(arguments),
+    )
 }
 
 #[tokio::test]
@@ -25,7 +27,7 @@ async fn two_tenants_with_one_key_and_one_body_are_executed_apart_and_learn_noth
     let (a, b) = ("Bearer sk_live_a", "Bearer sk_live_b");
     let unknown = gateway.send(status(b)).await;
     assert_eq!(gateway.send(charge(a)).await.status, 201);
-    // To B it looks exactly as it did before A came.
+    // B gets exactly the answer that it got before A had used the key.
     let still = gateway.send(status(b)).await;
     assert_eq!((still.status, &still.body), (404, &unknown.body));
     let first = gateway.send(charge(b)).await;
@@ -38,7 +40,7 @@ async fn two_tenants_with_one_key_and_one_body_are_executed_apart_and_learn_noth
     assert_eq!(gateway.send(status(a)).await.json()["state"], "completed");
 }
 
-/// As behind a proxy that verifies the user, and sets the tenant.
+/// Scopes behind a proxy that verifies the user and sets the tenant.
 const VERIFIED: &[&str] =
     &["--scope", "header:x-tenant", "--scope", "basic:user", "--scope-verified", "true"];
 
@@ -59,19 +61,23 @@ async fn a_request_that_lacks_any_part_of_the_scope_is_401_and_nothing_is_looked
         Request::charge("k").header(tenant.0, "a").header("authorization", "Basic !!!"),
     ];
     for request in lacking {
-        // Whether or not there is such a key: the answer is the same.
+        // The answer is the same whether or not the key exists.
         let known = gateway.send(request.clone()).await;
-        assert_eq!(known.told(), (401, "idempotency_scope_missing".to_owned()), "{request:?}: {known:?}");
+        assert_eq!(
+            known.status_and_code(),
+            (401, "idempotency_scope_missing".to_owned()),
+            "{request:?}: {known:?}"
+        );
         let mut other = request.clone();
         other.headers[0].1 = "never-seen";
         assert_eq!(gateway.send(other).await.body, known.body, "{request:?}");
     }
     let password = Request::charge("k").header(tenant.0, tenant.1).header(user.0, "Basic YWxpY2U6b3RoZXI=");
-    assert!(gateway.send(password).await.is_replayed(), "the proxy in front verified the password");
-    // Without a key nobody needs a scope.
+    assert!(gateway.send(password).await.is_replayed(), "the proxy in front has verified the password");
+    // Without a key no scope is needed.
     assert_eq!(gateway.send(Request::new("POST", "/charges").body("{}")).await.status, 201);
     assert_eq!(ledger.count(), 2);
-    assert_eq!(total(&gateway, "api_idempotency_scope_missing_total").await, 12.0);
+    assert_eq!(gateway.metric("api_idempotency_scope_missing_total").await, 12.0);
 }
 
 #[tokio::test]
@@ -81,7 +87,7 @@ async fn a_json_web_token_as_a_tenant_is_401_with_the_advice_what_to_use() {
     let gateway = start(folder.path(), &ledger, &["--scope", "authorization"]);
     let token = "Bearer eyJhbGciOiJIUzI1NiIsInR5cCI6IkpXVCJ9.eyJzdWIiOiIxIn0.c2lnbmF0dXJl";
     let answer = gateway.send(Request::charge("k").header("authorization", token)).await;
-    assert_eq!(answer.told(), (401, "idempotency_scope_missing".to_owned()), "{answer:?}");
+    assert_eq!(answer.status_and_code(), (401, "idempotency_scope_missing".to_owned()), "{answer:?}");
     let detail = answer.json()["detail"].as_str().unwrap().to_owned();
     assert!(detail.contains("jwt:sub"), "{detail}");
     assert!(!answer.text().contains("eyJ"), "{answer:?}");
@@ -89,17 +95,17 @@ async fn a_json_web_token_as_a_tenant_is_401_with_the_advice_what_to_use() {
 }
 
 #[tokio::test]
-async fn no_header_rule_gets_around_the_refusal_of_credentials_that_change() {
+async fn a_header_rule_for_credentials_that_change_is_refused_in_any_case() {
     let folder = tempfile::tempdir().unwrap();
     for scope in ["header:Authorization", "header:AUTHORIZATION", "header:Traceparent"] {
-        let mut command = Gateway::to(folder.path(), "http://127.0.0.1:3000");
-        let (code, said) = Gateway::refused(command.args(["--scope", scope, "--scope-verified", "true"]));
-        assert_eq!(code, Some(2), "{scope}: {said}");
-        assert!(said.contains(scope), "{said}");
+        let mut command = Gateway::command_without_scope(folder.path(), "http://127.0.0.1:3000");
+        let (code, printed) = Gateway::refused(command.args(["--scope", scope, "--scope-verified", "true"]));
+        assert_eq!(code, Some(2), "{scope}: {printed}");
+        assert!(printed.contains(scope), "{printed}");
     }
 }
 
-/// Uses the store of a gateway under this scope, as earlier versions took it.
+/// Uses the store of a gateway under a scope that earlier versions accepted.
 async fn used_with(folder: &Path, scope: &str) {
     let store = SqliteStore::open(folder.join("onceward.db"), Options::default()).unwrap();
     let identity = Identity::new("default", scope).unwrap();
@@ -126,26 +132,27 @@ async fn a_used_store_goes_on_with_a_scope_that_a_new_one_is_refused() {
             let output = onceward(folder.path()).args(store).args(arguments()).output().unwrap();
             (output.status.success(), String::from_utf8(output.stdout).unwrap())
         };
-        let (fine, said) = check();
-        assert!(!fine && said.contains(fault), "{said}");
-        // What a refused start leaves behind is no use of the store.
+        let (fine, printed) = check();
+        assert!(!fine && printed.contains(fault), "{printed}");
+        // A refused start does not count as a use of the store.
         for _ in 0..2 {
-            let mut command = Gateway::to(folder.path(), &upstream);
-            let (code, said) = Gateway::refused(command.args(arguments()));
-            assert_eq!(code, Some(1), "{said}");
-            assert!(said.contains(fault), "{said}");
+            let mut command = Gateway::command_without_scope(folder.path(), &upstream);
+            let (code, printed) = Gateway::refused(command.args(arguments()));
+            assert_eq!(code, Some(1), "{printed}");
+            assert!(printed.contains(fault), "{printed}");
         }
-        let (fine, said) = check();
-        assert!(!fine && said.contains(fault), "{said}");
+        let (fine, printed) = check();
+        assert!(!fine && printed.contains(fault), "{printed}");
 
         std::fs::remove_file(folder.path().join("onceward.db.secret")).unwrap();
         used_with(folder.path(), text).await;
-        let (fine, said) = check();
+        let (fine, printed) = check();
         assert!(
-            fine && said.lines().any(|line| line.starts_with("warning") && line.contains(fault)),
-            "{said}"
+            fine && printed.lines().any(|line| line.starts_with("warning") && line.contains(fault)),
+            "{printed}"
         );
-        let gateway = Gateway::spawn(Gateway::to(folder.path(), &upstream).args(arguments()));
+        let gateway =
+            Gateway::spawn(Gateway::command_without_scope(folder.path(), &upstream).args(arguments()));
         assert_eq!(gateway.charge("k").await.status, 201);
         assert!(gateway.charge("k").await.is_replayed());
         let log = gateway.stop();
@@ -170,7 +177,7 @@ async fn a_request_that_is_signed_anew_with_every_try_is_401_and_never_executed(
     let gateway = start(folder.path(), &ledger, &["--scope", "authorization"]);
     for credential in [aws(1, "1f"), aws(2, "a0")] {
         let answer = gateway.send(Request::charge("k").header("authorization", &credential)).await;
-        assert_eq!(answer.told(), (401, "idempotency_scope_missing".to_owned()), "{answer:?}");
+        assert_eq!(answer.status_and_code(), (401, "idempotency_scope_missing".to_owned()), "{answer:?}");
         assert_eq!(answer.json()["next_action"], "fix_request");
         let detail = answer.json()["detail"].as_str().unwrap().to_owned();
         assert!(detail.contains("Authorization"), "{detail}");
@@ -179,8 +186,8 @@ async fn a_request_that_is_signed_anew_with_every_try_is_401_and_never_executed(
         }
     }
     assert_eq!(ledger.count(), 0);
-    assert_eq!(total(&gateway, "api_idempotency_scope_missing_total").await, 2.0);
-    // The operator learns what to configure, once, and nothing of what was sent.
+    assert_eq!(gateway.metric("api_idempotency_scope_missing_total").await, 2.0);
+    // The log advises once what to configure, and repeats nothing of what was sent.
     let log = gateway.stop();
     let advice: Vec<&str> = log.lines().filter(|line| line.contains("scope_verified")).collect();
     assert_eq!(advice.len(), 1, "{log}");
@@ -212,7 +219,11 @@ async fn only_basic_and_bearer_with_an_opaque_token_make_a_tenant() {
     ];
     for credential in refused {
         let answer = gateway.send(Request::charge("k").header("authorization", credential)).await;
-        assert_eq!(answer.told(), (401, "idempotency_scope_missing".to_owned()), "{credential}: {answer:?}");
+        assert_eq!(
+            answer.status_and_code(),
+            (401, "idempotency_scope_missing".to_owned()),
+            "{credential}: {answer:?}"
+        );
         let text = answer.text();
         for word in credential.split([' ', '=', '"']).filter(|word| word.len() > 6) {
             assert!(word == "Bearer" || !text.contains(word), "{word} is repeated: {text}");
@@ -240,13 +251,13 @@ async fn another_spelling_of_the_same_credential_is_the_same_tenant() {
     }
     assert_eq!(gateway.send(charge("Basic YWxpY2U6c2VjcmV0")).await.status, 201);
     assert!(gateway.send(charge("basic  YWxpY2U6c2VjcmV0")).await.is_replayed());
-    // The case of a token counts.
+    // Tokens are case-sensitive.
     assert!(!gateway.send(charge("Bearer SK_LIVE_1")).await.is_replayed());
     assert_eq!(ledger.count(), 3);
 }
 
 #[test]
-fn a_scope_that_only_the_client_vouches_for_is_refused_before_anything_is_served() {
+fn a_scope_that_a_client_could_forge_is_refused_before_anything_is_served() {
     let folder = tempfile::tempdir().unwrap();
     for (scope, why) in [
         ("basic:user", "password"),
@@ -254,17 +265,17 @@ fn a_scope_that_only_the_client_vouches_for_is_refused_before_anything_is_served
         ("authorization,header:x-tenant", "x-tenant"),
     ] {
         for verified in [&[][..], &["--scope-verified", "false"]] {
-            let mut command = Gateway::to(folder.path(), "http://127.0.0.1:1");
-            let (code, said) = Gateway::refused(command.args(["--scope", scope]).args(verified));
-            assert_eq!(code, Some(2), "{scope}: {said}");
+            let mut command = Gateway::command_without_scope(folder.path(), "http://127.0.0.1:1");
+            let (code, printed) = Gateway::refused(command.args(["--scope", scope]).args(verified));
+            assert_eq!(code, Some(2), "{scope}: {printed}");
             for word in ["--scope", why, "scope_verified = true", "\"authorization\"", "proxy"] {
-                assert!(said.contains(word), "{word} is not in {said}");
+                assert!(printed.contains(word), "{word} is not in {printed}");
             }
         }
         let check = onceward(folder.path()).args(["check", "--scope", scope]).output().unwrap();
-        let said = String::from_utf8(check.stdout).unwrap();
-        assert_eq!(check.status.code(), Some(1), "{said}");
-        assert!(said.contains("scope_verified = true"), "{said}");
+        let printed = String::from_utf8(check.stdout).unwrap();
+        assert_eq!(check.status.code(), Some(1), "{printed}");
+        assert!(printed.contains("scope_verified = true"), "{printed}");
     }
     assert_eq!(std::fs::read_dir(folder.path()).unwrap().count(), 0, "nothing was made");
 }
@@ -283,7 +294,7 @@ async fn a_verified_scope_is_declared_by_flag_variable_or_file() {
         (true, &["--scope", "header:x-tenant"], Some("true")),
         (true, &["--config", "my.toml"], None),
     ] {
-        let mut command = Gateway::to(folder.path(), &upstream);
+        let mut command = Gateway::command_without_scope(folder.path(), &upstream);
         command.args(arguments).envs(variable.map(|value| ("ONCEWARD_SCOPE_VERIFIED", value)));
         let mut gateway = Gateway::spawn(&mut command);
         let answer = gateway.send(charge()).await;
@@ -291,9 +302,9 @@ async fn a_verified_scope_is_declared_by_flag_variable_or_file() {
         gateway.kill();
     }
     assert_eq!(ledger.count(), 1);
-    // Where nothing has to be verified, it changes nothing.
+    // A scope that needs no verification is not changed by the declaration.
     let other = tempfile::tempdir().unwrap();
-    let mut command = Gateway::to(other.path(), &upstream);
+    let mut command = Gateway::command_without_scope(other.path(), &upstream);
     let gateway = Gateway::spawn(command.args(["--scope", "authorization", "--scope-verified", "true"]));
     assert_eq!(gateway.send(charge()).await.status, 401);
 }
@@ -311,9 +322,9 @@ async fn a_retry_after_the_fingerprints_settings_changed_is_replayed_and_counted
     let gateway = Gateway::start(folder.path(), ledger.address, &other);
     let again = gateway.send(charge()).await;
     assert_eq!((again.status, again.is_replayed(), &again.body), (201, true, &first.body));
-    assert_eq!(total(&gateway, "api_idempotency_reserve_uncompared_total").await, 1.0);
-    assert_eq!(total(&gateway, "api_idempotency_reserve_replay_total").await, 1.0);
-    // What comes now is compared by the new settings.
+    assert_eq!(gateway.metric("api_idempotency_reserve_uncompared_total").await, 1.0);
+    assert_eq!(gateway.metric("api_idempotency_reserve_replay_total").await, 1.0);
+    // New keys are compared by the new settings.
     let sent = |body| Request::charge("new").header("x-channel", "web").body(body);
     assert_eq!(gateway.send(sent("{\"sent_at\":1}")).await.status, 201);
     assert!(gateway.send(sent("{\"sent_at\":2}")).await.is_replayed());

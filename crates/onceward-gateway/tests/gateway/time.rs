@@ -13,10 +13,7 @@ const UNKNOWN: &str = "idempotency_outcome_unknown";
 
 #[tokio::test]
 async fn an_answer_is_replayed_until_its_retention_ends_and_then_the_key_is_new() {
-    let folder = tempfile::tempdir().unwrap();
-    let ledger = Ledger::start(folder.path());
-    let faults = Faults::new(folder.path());
-    let gateway = Gateway::spawn(faults.on(&mut Gateway::command(folder.path(), ledger.address)));
+    let (_folder, ledger, faults, gateway) = Gateway::with_faults(&[]);
     let first = gateway.charge("k").await;
     assert_eq!(first.status, 201);
     faults.time_passed(DAY - HOUR);
@@ -37,10 +34,7 @@ async fn an_answer_is_replayed_until_its_retention_ends_and_then_the_key_is_new(
 #[tokio::test]
 async fn retries_that_meet_the_sweeper_at_the_end_of_retention_execute_exactly_once() {
     const KEYS: usize = 100;
-    let folder = tempfile::tempdir().unwrap();
-    let ledger = Ledger::start(folder.path());
-    let faults = Faults::new(folder.path());
-    let gateway = Gateway::spawn(faults.on(&mut Gateway::command(folder.path(), ledger.address)));
+    let (_folder, ledger, faults, gateway) = Gateway::with_faults(&[]);
     let keys: Vec<String> = (0..KEYS).map(|number| format!("k{number}")).collect();
     for key in &keys {
         assert_eq!(gateway.charge(key).await.status, 201);
@@ -71,25 +65,20 @@ async fn retries_that_meet_the_sweeper_at_the_end_of_retention_execute_exactly_o
 }
 
 #[tokio::test]
-async fn the_sweeper_takes_what_is_past_its_window_and_leaves_what_is_unknown_or_in_progress() {
-    let folder = tempfile::tempdir().unwrap();
-    let ledger = Ledger::start(folder.path());
-    let faults = Faults::new(folder.path());
-    let gateway = Gateway::spawn(faults.on(&mut Gateway::command(folder.path(), ledger.address)));
+async fn the_sweeper_deletes_records_past_their_window_and_keeps_those_unknown_or_in_progress() {
+    let (_folder, ledger, faults, gateway) = Gateway::with_faults(&[]);
     assert_eq!(gateway.charge("completed").await.status, 201);
     assert_eq!(gateway.send(Request::charge("unknown").behave("reset")).await.code(), UNKNOWN);
-    let mut client = gateway.connect().await;
-    client.write(&Request::charge("running").behave("hold=work").bytes()).await;
-    ledger.held("work").await;
+    let _client = gateway.send_held(&ledger, "work", Request::charge("running")).await;
     faults.time_passed(10 * DAY);
-    gateway.until_counted("api_idempotency_ttl_pruned_total", 1.0).await;
-    assert_eq!(gateway.charge("unknown").await.told(), (409, UNKNOWN.to_owned()));
-    // Its lease has lapsed, so nobody knows.
-    assert_eq!(gateway.charge("running").await.told(), (409, UNKNOWN.to_owned()));
-    let age = gateway.counted("api_idempotency_oldest_unknown_age_seconds").await;
+    gateway.until_metric("api_idempotency_ttl_pruned_total", 1.0).await;
+    assert_eq!(gateway.charge("unknown").await.status_and_code(), (409, UNKNOWN.to_owned()));
+    // Its lease has lapsed, so its outcome is unknown.
+    assert_eq!(gateway.charge("running").await.status_and_code(), (409, UNKNOWN.to_owned()));
+    let age = gateway.metric_or_zero("api_idempotency_oldest_unknown_age_seconds").await;
     assert!(age >= (10 * DAY) as f64, "{age}");
-    assert_eq!(gateway.counted("api_idempotency_unknown").await, 2.0);
-    assert_eq!(gateway.counted("api_idempotency_ttl_pruned_total").await, 1.0);
+    assert_eq!(gateway.metric_or_zero("api_idempotency_unknown").await, 2.0);
+    assert_eq!(gateway.metric_or_zero("api_idempotency_ttl_pruned_total").await, 1.0);
     assert_eq!(ledger.count(), 3);
 }
 
@@ -99,27 +88,25 @@ async fn a_clock_that_jumps_a_week_lets_leases_lapse_but_forgets_no_answer() {
     let ledger = Ledger::start(folder.path());
     let faults = Faults::new(folder.path());
     let mut command = Gateway::command(folder.path(), ledger.address);
-    // Nothing is answered from memory: the store decides.
+    // No answer comes from the cache: the store decides.
     command.args(["--limits-cache-bytes", "0", "--timeout", "10m", "--respond-within", "10m"]);
     let gateway = Gateway::spawn(faults.on(&mut command));
     assert_eq!(gateway.charge("completed").await.status, 201);
-    let mut client = gateway.connect().await;
-    client.write(&Request::charge("running").behave("hold=work").bytes()).await;
-    ledger.held("work").await;
+    let mut client = gateway.send_held(&ledger, "work", Request::charge("running")).await;
     faults.clock_is_ahead(7 * DAY);
     assert!(gateway.charge("completed").await.is_replayed());
-    assert_eq!(gateway.charge("running").await.told(), (409, UNKNOWN.to_owned()));
+    assert_eq!(gateway.charge("running").await.status_and_code(), (409, UNKNOWN.to_owned()));
     assert_eq!(ledger.count(), 2);
-    // The next look of the sweeper raises the alarm instead of forgetting, and the owner notices that its lease is over.
+    // The next sweep suspends expiry instead of deleting records, and the owner notices that its lease is over.
     faults.clocks(7 * DAY, MINUTE);
-    gateway.until_counted("api_idempotency_expiry_suspended_total", 1.0).await;
-    assert_eq!(gateway.counted("api_idempotency_ttl_pruned_total").await, 0.0);
+    gateway.until_metric("api_idempotency_expiry_suspended_total", 1.0).await;
+    assert_eq!(gateway.metric_or_zero("api_idempotency_ttl_pruned_total").await, 0.0);
     assert!(gateway.charge("completed").await.is_replayed());
-    // It is set right again.
+    // The clock is set right again.
     faults.time_passed(MINUTE);
     assert!(gateway.charge("completed").await.is_replayed());
-    assert_eq!(client.read(false).await.unwrap().told(), (504, UNKNOWN.to_owned()));
-    // Its answer is the truth all the same.
+    assert_eq!(client.read().await.unwrap().status_and_code(), (504, UNKNOWN.to_owned()));
+    // The late answer of the owner is stored.
     ledger.release("work").await;
     gateway.until_state(&ledger.entries()[1].operation, "completed").await;
     assert!(gateway.charge("running").await.is_replayed());

@@ -3,7 +3,7 @@
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::TcpListener;
 
-use crate::harness::{Gateway, Request};
+use crate::harness::{Gateway, Request, read_head, within};
 use crate::ledger::Ledger;
 
 const TRACE: &str = "4bf92f3577b34da6a3ce929d0e0e4736";
@@ -12,11 +12,7 @@ const PARENT: &str = "00f067aa0ba902b7";
 /// The body of the first request that comes in, which is answered with 200.
 async fn first_export(collector: TcpListener) -> Vec<u8> {
     let (mut socket, _) = collector.accept().await.unwrap();
-    let mut head = Vec::new();
-    while !head.ends_with(b"\r\n\r\n") {
-        head.push(socket.read_u8().await.unwrap());
-    }
-    let head = String::from_utf8(head).unwrap().to_ascii_lowercase();
+    let head = read_head(&mut socket).await.unwrap().to_ascii_lowercase();
     assert!(head.starts_with("post /v1/traces "), "{head}");
     let length = head.split("content-length:").nth(1).unwrap().split("\r\n").next().unwrap();
     let mut body = vec![0; length.trim().parse().unwrap()];
@@ -34,7 +30,7 @@ fn unhex(text: &str) -> Vec<u8> {
 }
 
 #[tokio::test]
-async fn a_trace_goes_on_from_the_client_to_the_api_and_is_told_to_the_collector() {
+async fn a_trace_continues_from_the_client_to_the_api_and_is_exported_to_the_collector() {
     let folder = tempfile::tempdir().unwrap();
     let ledger = Ledger::start(folder.path());
     let collector = TcpListener::bind("127.0.0.1:0").await.unwrap();
@@ -47,18 +43,16 @@ async fn a_trace_goes_on_from_the_client_to_the_api_and_is_told_to_the_collector
     let line = seen.lines().find_map(|line| line.strip_prefix("traceparent: ")).unwrap();
     assert!(line.starts_with(&format!("00-{TRACE}-")) && !line.contains(PARENT), "{line}");
     tokio::task::spawn_blocking(move || gateway.stop()).await.unwrap();
-    let export = export.await.unwrap();
+    let export = within("an export to the collector", export).await.unwrap();
     for part in [&unhex(TRACE)[..], &unhex(PARENT), b"POST default", b"executed"] {
-        assert!(has(&export, part), "{part:?} was not told to the collector");
+        assert!(has(&export, part), "{part:?} was not exported to the collector");
     }
     assert!(!has(&export, b"very-secret-key"));
 }
 
 #[tokio::test]
 async fn without_a_collector_the_clients_trace_passes_through_untouched() {
-    let folder = tempfile::tempdir().unwrap();
-    let ledger = Ledger::start(folder.path());
-    let gateway = Gateway::start(folder.path(), ledger.address, &[]);
+    let (_folder, _ledger, gateway) = Gateway::with_ledger(&[]);
     let parent = format!("00-{TRACE}-{PARENT}-01");
     let request = Request::charge("k").header("traceparent", &parent).behave("echo");
     assert!(gateway.send(request).await.text().contains(&format!("traceparent: {parent}")));

@@ -1,5 +1,5 @@
-// The same on Jetty. Its answers are flushed before their end, so that Jetty has no length to tell: it frames them by chunks, and
-// by the connection's end where the request says `Connection: close`, or while it shuts down.
+// The API of asgi.py on Jetty. Answers are flushed before their end, so Jetty does not know their length: it sends chunks, or ends
+// the answer with the connection where the request has `Connection: close`, or while it shuts down.
 
 import java.io.IOException;
 import java.nio.file.Files;
@@ -42,11 +42,11 @@ public class Jetty extends AbstractHandler {
       return;
     }
     waitFor(FOLDER.resolve(request.getHeader("x-wait-for")));
-    // Jetty shuts down meanwhile, so only an answer that proves itself whole counts.
+    // Jetty shuts down meanwhile, so the answer counts only because its JSON proves that it is complete.
     answer(response, 201, "application/json", "{\"charged\":true}");
   }
 
-  /** Blocks until the test has made the file, for half a minute at the most. */
+  /** Blocks until the test has created the file, for 30 seconds at most. */
   private static void waitFor(Path file) throws IOException {
     try {
       for (int tries = 0; tries < 3000 && !Files.exists(file); tries++) {
@@ -72,7 +72,7 @@ public class Jetty extends AbstractHandler {
     connector.setPort(Integer.parseInt(arguments[0]));
     connector.setIdleTimeout(Long.parseLong(arguments[1]) * 1000);
     server.addConnector(connector);
-    // Only with it does Jetty finish what it has begun when it is asked to end.
+    // Without it Jetty breaks off the requests that it has begun when it is asked to end.
     StatisticsHandler counting = new StatisticsHandler();
     counting.setHandler(new Jetty());
     server.setHandler(counting);

@@ -24,7 +24,7 @@ async def crash():
 
 @app.post("/crash-later", status_code=202)
 async def crash_later(tasks: BackgroundTasks):
-    """Answers, and fails afterwards: uvicorn then closes the connection after an answer that said nothing of it."""
+    """Answers, and fails afterwards: uvicorn then closes the connection, which the answer did not announce."""
     tasks.add_task(crash)
     return {"accepted": True}
 

@@ -1,4 +1,4 @@
-// The same as an Express application.
+// The API of asgi.py as an Express application.
 const fs = require("fs");
 const path = require("path");
 const express = require("express");

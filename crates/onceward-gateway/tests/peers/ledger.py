@@ -1,4 +1,4 @@
-"""What the Python APIs share: a ledger of their own, and work that waits until the test lets it go on."""
+"""The common part of the Python APIs: a ledger, and requests that wait until the test releases them."""
 
 import os
 import pathlib
@@ -9,12 +9,12 @@ LEDGER = os.open(FOLDER / "ledger.txt", os.O_APPEND | os.O_CREAT | os.O_WRONLY, 
 
 
 def write(key):
-    """One line for each time that the work was done, in one write: processes share the file."""
+    """Writes one line for each execution, in one write, because processes share the file."""
     os.write(LEDGER, f"{key}\n".encode())
 
 
 def wait_for(name):
-    """Blocks until the test has made the file, for half a minute at the most."""
+    """Blocks until the test has created the file, for 30 seconds at most."""
     for _ in range(3000):
         if (FOLDER / name).exists():
             return

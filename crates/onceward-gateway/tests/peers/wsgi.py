@@ -1,4 +1,4 @@
-"""The same as a Flask application."""
+"""The API of asgi.py as a Flask application, with a path that ends with a slash."""
 
 from flask import Flask, request
 

@@ -1,4 +1,4 @@
-//! The commands for whoever looks after a shared store.
+//! The commands for operators of a shared store.
 
 use onceward_testkit::servers::{Postgres, RedisServer, shared_postgres};
 
@@ -6,11 +6,11 @@ use super::{on, start};
 use crate::harness::{Gateway, Request, onceward};
 use crate::ledger::Ledger;
 
-/// What a command prints, and whether it succeeded.
+/// Runs a command: whether it succeeded, and what it printed.
 fn run(folder: &std::path::Path, words: &[&str]) -> (bool, String) {
     let output = onceward(folder).args(words).output().unwrap();
-    let said = [output.stdout, output.stderr].map(|text| String::from_utf8(text).unwrap()).concat();
-    (output.status.success(), said)
+    let printed = [output.stdout, output.stderr].map(|text| String::from_utf8(text).unwrap()).concat();
+    (output.status.success(), printed)
 }
 
 #[test]
@@ -20,30 +20,30 @@ fn a_database_administrator_is_shown_the_sql_that_migrate_would_run() {
     let (done, sql) = run(folder.path(), &["migrate", "--print-sql", "--store", store]);
     assert!(done, "{sql}");
     assert!(sql.contains("CREATE TABLE") && sql.contains("onceward.operations"), "{sql}");
-    // Without a database, and what is printed can be run.
+    // It was printed without a database, and can be run in one.
     let server = Postgres::start();
     let database = server.create_database();
     let name = database.rsplit('/').next().unwrap();
     server.sql(name, &sql);
-    let (done, said) = run(folder.path(), &["migrate", "--store", &database]);
-    assert!(done && said.contains("up to date"), "{said}");
+    let (done, printed) = run(folder.path(), &["migrate", "--store", &database]);
+    assert!(done && printed.contains("up to date"), "{printed}");
 }
 
 #[test]
-fn migrate_makes_the_tables_and_says_so_and_a_second_time_there_is_nothing_to_do() {
+fn migrate_creates_the_tables_and_a_second_run_finds_them_up_to_date() {
     let folder = tempfile::tempdir().unwrap();
     let store = shared_postgres();
-    let (done, said) = run(folder.path(), &["migrate", "--store", &store]);
-    assert!(done, "{said}");
-    assert!(!said.contains("nothing"), "{said}");
-    let (done, said) = run(folder.path(), &["migrate", "--store", &store]);
-    assert!(done && said.contains("up to date"), "{said}");
-    let (done, said) = run(folder.path(), &["migrate", "--store", "sqlite:onceward.db"]);
-    assert!(!done && said.contains("postgres://"), "{said}");
+    let (done, printed) = run(folder.path(), &["migrate", "--store", &store]);
+    assert!(done, "{printed}");
+    assert!(!printed.contains("nothing"), "{printed}");
+    let (done, printed) = run(folder.path(), &["migrate", "--store", &store]);
+    assert!(done && printed.contains("up to date"), "{printed}");
+    let (done, printed) = run(folder.path(), &["migrate", "--store", "sqlite:onceward.db"]);
+    assert!(!done && printed.contains("postgres://"), "{printed}");
 }
 
 #[test]
-fn check_says_what_the_servers_settings_mean_for_the_promise() {
+fn check_explains_what_the_settings_of_the_server_mean_for_durability() {
     let folder = tempfile::tempdir().unwrap();
     let ledger = Ledger::start(folder.path());
     let server = Postgres::start();
@@ -53,29 +53,29 @@ fn check_says_what_the_servers_settings_mean_for_the_promise() {
     let check = || {
         run(folder.path(), &["check", "--store", &store, "--upstream", &upstream, "--scope", "fixed:test"])
     };
-    let (done, said) = check();
-    assert!(done, "{said}");
+    let (done, printed) = check();
+    assert!(done, "{printed}");
     for word in ["synchronous_commit", "fsync", "full_page_writes", "synchronous_standby_names", "clock"] {
-        assert!(said.contains(word), "nothing about {word}: {said}");
+        assert!(printed.contains(word), "nothing about {word}: {printed}");
     }
     server.sql("postgres", "ALTER SYSTEM SET synchronous_commit = off");
     server.sql("postgres", "SELECT pg_reload_conf()");
-    let (_, said) = check();
+    let (_, printed) = check();
     assert!(
-        said.lines().any(|line| !line.starts_with("ok") && line.contains("synchronous_commit")),
-        "{said}"
+        printed.lines().any(|line| !line.starts_with("ok") && line.contains("synchronous_commit")),
+        "{printed}"
     );
 }
 
 #[test]
-fn a_gateway_says_when_it_starts_that_its_database_acknowledges_what_a_crash_forgets() {
+fn a_gateway_warns_at_its_start_that_its_database_acknowledges_commits_that_a_crash_can_lose() {
     let folder = tempfile::tempdir().unwrap();
     let ledger = Ledger::start(folder.path());
     let server = Postgres::start();
     server.sql("postgres", "ALTER SYSTEM SET synchronous_commit = off");
     server.sql("postgres", "SELECT pg_reload_conf()");
-    let said = start(&server.create_database(), folder.path(), &ledger).stop();
-    assert!(said.contains("synchronous_commit") && said.contains("executed again"), "{said}");
+    let printed = start(&server.create_database(), folder.path(), &ledger).stop();
+    assert!(printed.contains("synchronous_commit") && printed.contains("executed again"), "{printed}");
 }
 
 #[test]
@@ -108,8 +108,8 @@ fn check_explains_a_redis_that_could_lose_keys() {
     let folder = tempfile::tempdir().unwrap();
     let redis = RedisServer::start(&[]);
     redis.cli(&["CONFIG", "SET", "maxmemory-policy", "allkeys-lru"]);
-    let (done, said) = run(folder.path(), &["check", "--store", &redis.url(), "--scope", "fixed:test"]);
-    assert!(!done && said.contains("maxmemory-policy"), "{said}");
+    let (done, printed) = run(folder.path(), &["check", "--store", &redis.url(), "--scope", "fixed:test"]);
+    assert!(!done && printed.contains("maxmemory-policy"), "{printed}");
 }
 
 #[test]
@@ -118,12 +118,12 @@ fn a_password_in_the_stores_url_is_shown_nowhere() {
     let ledger = Ledger::start(folder.path());
     for (scheme, database) in [("postgres", "shop"), ("redis", "0")] {
         let store = format!("{scheme}://app:hunter2secret@127.0.0.1:1/{database}");
-        let (code, said) = Gateway::refused(&mut on(&store, folder.path(), &ledger));
-        assert_eq!(code, Some(1), "{said}");
+        let (code, printed) = Gateway::refused(&mut on(&store, folder.path(), &ledger));
+        assert_eq!(code, Some(1), "{printed}");
         let words = ["--store", &store, "--scope", "fixed:test"];
         let (_, shown) = run(folder.path(), &[&["config"], &words[..]].concat());
         let (_, checked) = run(folder.path(), &[&["check"], &words[..]].concat());
-        for text in [said, shown, checked] {
+        for text in [printed, shown, checked] {
             assert!(!text.contains("hunter2secret"), "{text}");
         }
     }
@@ -145,8 +145,9 @@ async fn a_list_that_is_read_one_by_one_has_no_empty_page_before_its_end_in_any_
             let page = gateway.ask_admin(Request::new("GET", &target)).await.json();
             let found = page["operations"].as_array().unwrap().len();
             seen += found;
+            assert!(seen <= 3, "the list does not end: {store}");
             let Some(next) = page["next_cursor"].as_str() else { break };
-            assert_eq!(found, 1, "an empty page says that there are more: {page}");
+            assert_eq!(found, 1, "an empty page with a next cursor: {page}");
             next.clone_into(&mut cursor);
         }
         assert_eq!(seen, 3, "{store}");

@@ -1,86 +1,85 @@
-//! Clients that work off keys of their own through several gateways, and what they know in the end.
+//! Clients that charge keys of their own through several gateways, and a check of every answer at the end.
 
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use tokio::io::AsyncWriteExt as _;
-use tokio::net::TcpStream;
+use onceward::{Clock as _, SystemClock};
 use tokio::sync::mpsc;
 use tokio::task::JoinHandle;
 
-use crate::harness::{Client, Gateway, Request, Response};
+use crate::harness::{Gateway, LONGEST_WAIT, Response, try_charge, within};
 use crate::ledger::Ledger;
 
 const CLIENTS: usize = 8;
 
-/// What a client knows of a key when it turns to the next one.
-struct Known {
+/// What a client knows of a key when it is finished with it.
+struct FinishedKey {
     key: String,
-    /// The answer, where it got one.
+    /// The final answer. Nothing where the outcome was in progress or unknown.
     answer: Option<Response>,
 }
 
-/// What became of the keys.
+/// How many keys ended in which way.
 #[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
 pub struct Counts {
     pub answered: usize,
-    /// Nobody was told, but it was done and its answer is there.
+    /// No client got the answer, and it is replayed.
     pub completed: usize,
     pub unknown: usize,
-    /// It had not been begun, and was done when it was asked for again.
+    /// The key was not executed before the check sent it again.
     pub begun_late: usize,
 }
 
-/// Clients at work.
+/// Clients that charge keys until the crowd ends.
 pub struct Crowd {
     stop: Arc<AtomicBool>,
-    told: mpsc::Receiver<Known>,
+    finished: mpsc::Receiver<FinishedKey>,
     clients: Vec<JoinHandle<()>>,
-    known: Vec<Known>,
+    known: Vec<FinishedKey>,
 }
 
 impl Crowd {
-    /// Clients of these gateways. Each turns to the next gateway with its next request.
+    /// Starts clients of these gateways. Each sends its next request to the next gateway.
     pub fn of(gateways: &[SocketAddr]) -> Self {
         let stop = Arc::new(AtomicBool::new(false));
-        let (tell, told) = mpsc::channel(1);
+        let (report, finished) = mpsc::channel(1);
         let clients = (0..CLIENTS).map(|number| {
-            let client = One { gateways: gateways.to_vec(), at: number, stop: stop.clone() };
-            tokio::spawn(client.run(number, tell.clone()))
+            let client = CrowdClient { gateways: gateways.to_vec(), turn: number, stop: stop.clone() };
+            tokio::spawn(client.run(number, report.clone()))
         });
         let clients = clients.collect();
-        Self { stop, told, clients, known: Vec::new() }
+        Self { stop, finished, clients, known: Vec::new() }
     }
 
-    /// Returns when so many more keys have been worked off.
+    /// Returns when so many more keys are finished.
     pub async fn progress(&mut self, keys: usize) {
         for _ in 0..keys {
-            self.known.push(self.told.recv().await.unwrap());
+            self.known.push(within("a client that has finished a key", self.finished.recv()).await.unwrap());
         }
     }
 
     /// Ends the clients.
     pub async fn end(&mut self) {
         self.stop.store(true, Ordering::Relaxed);
-        while let Some(one) = self.told.recv().await {
-            self.known.push(one);
+        while let Some(key) = within("the last keys of the clients", self.finished.recv()).await {
+            self.known.push(key);
         }
         for client in std::mem::take(&mut self.clients) {
             client.await.unwrap();
         }
     }
 
-    /// Ends the clients, asks for every key once more, and holds the answers against what the clients and the ledger know.
+    /// Ends the clients, sends every key once more, and compares the answers with those of the clients and with the ledger.
     pub async fn check(mut self, gateway: &Gateway, ledger: &Ledger) -> Counts {
         self.end().await;
-        let done = times(ledger);
+        let done = executions(ledger);
         assert!(done.values().all(|times| *times == 1), "something was done twice: {done:?}");
         let mut counts = Counts::default();
         let mut begun_late = 0;
-        for Known { key, answer } in &self.known {
-            // Whoever still holds the key is waited for; then it is settled, or unknown.
+        for FinishedKey { key, answer } in &self.known {
+            // The charge waits for an owner that still has the key; then it is settled, or unknown.
             let retried = gateway.await_charge(key).await;
             match (answer, retried.status, retried.code().as_str()) {
                 (Some(answer), _, _) => {
@@ -107,8 +106,8 @@ impl Crowd {
     }
 }
 
-/// How often each key was done.
-fn times(ledger: &Ledger) -> BTreeMap<String, usize> {
+/// How often each key was executed.
+fn executions(ledger: &Ledger) -> BTreeMap<String, usize> {
     let mut done = BTreeMap::new();
     for entry in ledger.entries() {
         *done.entry(entry.key).or_default() += 1;
@@ -117,51 +116,51 @@ fn times(ledger: &Ledger) -> BTreeMap<String, usize> {
 }
 
 /// One client.
-struct One {
+struct CrowdClient {
     gateways: Vec<SocketAddr>,
-    at: usize,
+    /// Requests that it has sent, from a start of its own, so that the clients begin with different gateways.
+    turn: usize,
     stop: Arc<AtomicBool>,
 }
 
-impl One {
-    async fn run(mut self, client: usize, tell: mpsc::Sender<Known>) {
+impl CrowdClient {
+    async fn run(mut self, client: usize, report: mpsc::Sender<FinishedKey>) {
         for number in 0.. {
             if self.stop.load(Ordering::Relaxed) {
                 return;
             }
             let key = format!("client-{client}-{number}");
             let answer = self.charge(&key).await;
-            tell.send(Known { key, answer }).await.unwrap();
+            report.send(FinishedKey { key, answer }).await.unwrap();
         }
     }
 
-    /// Tries until it hears something about the key. Nothing where that is that nobody knows, or not yet.
+    /// Retries until a gateway answers for the key. Nothing where its outcome is in progress or unknown.
     async fn charge(&mut self, key: &str) -> Option<Response> {
+        let started = SystemClock.now();
         loop {
-            self.at += 1;
-            let gateway = self.gateways[self.at % self.gateways.len()];
-            let Some(answer) = try_once(gateway, key).await else {
-                // The gateway was killed: the next one is asked with the same key.
-                tokio::task::yield_now().await;
-                continue;
-            };
-            match (answer.status, answer.code().as_str()) {
-                (201, _) => return Some(answer),
-                // Nothing was done, and the same key may be sent again: the store was away, or its answer came so late
-                // that nothing could be begun any more.
-                (503, "idempotency_store_unavailable") | (502, "idempotency_upstream_unreachable") => {
-                    tokio::task::yield_now().await;
+            self.turn += 1;
+            let gateway = self.gateways[self.turn % self.gateways.len()];
+            let answer = try_charge(gateway, key).await;
+            match answer.as_ref().map(|answer| (answer.status, answer.code())) {
+                Some((201, _)) => return answer,
+                Some((409 | 502 | 504, code))
+                    if ["idempotency_key_in_progress", "idempotency_outcome_unknown"]
+                        .contains(&code.as_str()) =>
+                {
+                    return None;
                 }
-                (409, "idempotency_key_in_progress" | "idempotency_outcome_unknown")
-                | (502 | 504, "idempotency_outcome_unknown" | "idempotency_key_in_progress") => return None,
-                _ => panic!("{key} got {answer:?}"),
+                // The gateway was killed: try the next one with the same key.
+                None => {}
+                // Nothing was executed, and the same key may be sent again: the store was away, or its answer came too late
+                // to begin.
+                Some((503, code)) if code == "idempotency_store_unavailable" => {}
+                Some((502, code)) if code == "idempotency_upstream_unreachable" => {}
+                Some(_) => panic!("{key} got {answer:?}"),
             }
+            let waited = SystemClock.now().since(started);
+            assert!(waited < LONGEST_WAIT, "{key} was retried for {waited:?}; last seen: {answer:?}");
+            tokio::task::yield_now().await;
         }
     }
-}
-
-async fn try_once(gateway: SocketAddr, key: &str) -> Option<Response> {
-    let mut client = Client(TcpStream::connect(gateway).await.ok()?);
-    client.0.write_all(&Request::charge(key).header("x-answer", key).bytes()).await.ok()?;
-    client.read(false).await
 }

@@ -1,5 +1,5 @@
-//! The network to the database, cut at each step of a claim and of a completion. The wire needs a thread of its own: a test
-//! that starts a gateway blocks one until the gateway has reached the database.
+//! The network to the database, cut at each step of a claim and of a completion. The tests need a second thread for the wire,
+//! because starting a gateway blocks one until the gateway has reached the database.
 
 use onceward_testkit::servers::{Cut, Postgres, Wire};
 
@@ -18,7 +18,7 @@ async fn database(server: &Postgres) -> (Wire, String) {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_claim_that_is_cut_anywhere_executes_once_or_is_given_back() {
+async fn a_claim_that_is_cut_at_any_step_executes_once_or_is_released() {
     let folder = tempfile::tempdir().unwrap();
     let ledger = Ledger::start(folder.path());
     let server = Postgres::start();
@@ -36,7 +36,7 @@ async fn a_claim_that_is_cut_anywhere_executes_once_or_is_given_back() {
             (503, "idempotency_store_unavailable") => assert_eq!(times(), 0, "{cut:?}"),
             _ => panic!("{cut:?} got {first:?}"),
         }
-        // A claim that was written and not used is released in the background, and the key is not wedged.
+        // A claim that was written and not used is released in the background, so the key can be executed.
         let retried = gateway.await_charge(&key).await;
         assert_eq!(retried.status, 201, "{cut:?}: {retried:?}");
         assert_eq!(times(), 1, "{cut:?}");
@@ -44,7 +44,7 @@ async fn a_claim_that_is_cut_anywhere_executes_once_or_is_given_back() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_completion_that_is_cut_anywhere_is_stored_once_and_answered_then() {
+async fn a_completion_that_is_cut_at_any_step_is_stored_once_before_it_is_answered() {
     let folder = tempfile::tempdir().unwrap();
     let ledger = Ledger::start(folder.path());
     let server = Postgres::start();
@@ -59,9 +59,9 @@ async fn a_completion_that_is_cut_anywhere_is_stored_once_and_answered_then() {
         // Now that it is claimed, the next statement that has the key in it stores the answer.
         wire.arm(&key, cut);
         ledger.release(&format!("work-{number}")).await;
-        let told = client.read(false).await.unwrap();
+        let answer = client.read().await.unwrap();
         wire.made(number as u64 + 1).await;
-        assert_eq!((told.status, told.text()), (201, key.clone()), "{cut:?}: {told:?}");
+        assert_eq!((answer.status, answer.text()), (201, key.clone()), "{cut:?}: {answer:?}");
         let retried = gateway.send(charge()).await;
         assert!(retried.is_replayed(), "{cut:?}: {retried:?}");
         assert_eq!(ledger.count(), number + 1, "{cut:?}");

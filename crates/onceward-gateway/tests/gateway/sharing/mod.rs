@@ -1,4 +1,4 @@
-//! Several gateways on one store, and what becomes of them when it fails.
+//! Several gateways on one store, and stores that fail.
 
 mod cache;
 mod commands;
@@ -16,12 +16,12 @@ use std::process::Command;
 use crate::harness::{Gateway, onceward};
 use crate::ledger::Ledger;
 
-/// A gateway on a store that others use too.
+/// The command of a gateway on a store that others use too.
 fn on(store: &str, folder: &Path, ledger: &Ledger) -> Command {
     on_port(store, folder, ledger, "127.0.0.1:0")
 }
 
-/// The same, where a later one is to be found again.
+/// The same, on a port that a later gateway uses again.
 fn on_port(store: &str, folder: &Path, ledger: &Ledger, listen: &str) -> Command {
     let mut command = onceward(folder);
     let upstream = format!("http://{}", ledger.address);

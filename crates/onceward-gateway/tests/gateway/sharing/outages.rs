@@ -1,4 +1,4 @@
-//! A database that throws its clients out, dies, or hangs.
+//! A database that terminates its connections, crashes, or is stopped.
 
 use onceward_testkit::servers::{PgBouncer, Postgres, shared_postgres};
 
@@ -9,7 +9,7 @@ use crate::ledger::Ledger;
 
 const UNAVAILABLE: &str = "idempotency_store_unavailable";
 
-/// Throws every client of the database out, wherever it stands.
+/// Terminates every other connection to the database.
 const TERMINATE: &str = "SELECT count(pg_terminate_backend(pid)) FROM pg_stat_activity
     WHERE datname = current_database() AND pid <> pg_backend_pid()";
 
@@ -61,7 +61,7 @@ async fn without_a_database_nothing_is_sent_and_the_same_key_works_when_it_is_ba
     let gateway = start(&server.create_database(), folder.path(), &ledger);
     server.stop();
     let refused = gateway.charge("k").await;
-    assert_eq!(refused.told(), (503, UNAVAILABLE.to_owned()), "{refused:?}");
+    assert_eq!(refused.status_and_code(), (503, UNAVAILABLE.to_owned()), "{refused:?}");
     assert_ne!(refused.header("retry-after"), "");
     assert_eq!(ledger.count(), 0);
     server.restart();
@@ -76,15 +76,14 @@ async fn an_answer_that_comes_while_the_database_is_away_is_held_back_until_it_i
     let ledger = Ledger::start(folder.path());
     let mut server = Postgres::start();
     let gateway = start(&server.create_database(), folder.path(), &ledger);
-    let mut client = gateway.connect().await;
-    client.write(&Request::charge("k").behave("hold=work").header("x-answer", "charged").bytes()).await;
-    ledger.held("work").await;
+    let mut client =
+        gateway.send_held(&ledger, "work", Request::charge("k").header("x-answer", "charged")).await;
     server.kill();
     ledger.release("work").await;
-    gateway.until_counted("api_idempotency_store_error_total", 1.0).await;
+    gateway.until_metric("api_idempotency_store_error_total", 1.0).await;
     server.restart();
-    let told = client.read(false).await.unwrap();
-    assert_eq!((told.status, told.text().as_str()), (201, "charged"), "{told:?}");
+    let answer = client.read().await.unwrap();
+    assert_eq!((answer.status, answer.text().as_str()), (201, "charged"), "{answer:?}");
     let retried = gateway.send(Request::charge("k").behave("hold=work").header("x-answer", "charged")).await;
     assert!(retried.is_replayed(), "{retried:?}");
     assert_eq!(ledger.count(), 1);
@@ -111,7 +110,8 @@ async fn a_gateway_with_another_scope_or_secret_is_refused_by_the_shared_databas
     let ledger = Ledger::start(folder.path());
     let store = shared_postgres();
     let _first = start(&store, folder.path(), &ledger);
-    let (code, said) = Gateway::refused(on(&store, folder.path(), &ledger).args(["--scope", "fixed:other"]));
-    assert_eq!(code, Some(1), "{said}");
-    assert!(said.contains("--accept-identity-change"), "{said}");
+    let (code, printed) =
+        Gateway::refused(on(&store, folder.path(), &ledger).args(["--scope", "fixed:other"]));
+    assert_eq!(code, Some(1), "{printed}");
+    assert!(printed.contains("--accept-identity-change"), "{printed}");
 }

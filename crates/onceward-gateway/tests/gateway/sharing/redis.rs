@@ -1,6 +1,7 @@
-//! Redis as the store: fast, and honest about what it lost.
+//! Redis as the store, which refuses to serve after a loss.
 
 use onceward_testkit::servers::RedisServer;
+use onceward_testkit::wait::{self, seen};
 
 use super::{on, start};
 use crate::harness::{Gateway, onceward};
@@ -16,20 +17,20 @@ async fn a_flushed_redis_answers_no_key_until_the_loss_is_accepted() {
     let gateway = start(&redis.url(), folder.path(), &ledger);
     assert_eq!(gateway.charge("k").await.status, 201);
     redis.cli(&["FLUSHALL"]);
-    // Nothing is believed that is not there any more: another key is not claimed either.
+    // Lost records cannot be told from new keys, so no key is claimed.
     for key in ["k-2", "k-3"] {
         let refused = gateway.charge(key).await;
-        assert_eq!(refused.told(), (503, UNAVAILABLE.to_owned()), "{refused:?}");
+        assert_eq!(refused.status_and_code(), (503, UNAVAILABLE.to_owned()), "{refused:?}");
     }
     assert_eq!(ledger.count(), 1);
     let accepted =
         onceward(folder.path()).args(["store", "accept-loss", "--store", &redis.url()]).output().unwrap();
     assert!(accepted.status.success(), "{accepted:?}");
-    // A gateway that runs learns of it by itself.
-    let mut executed = gateway.charge("k-2").await;
-    while executed.status == 503 {
-        executed = gateway.charge("k-2").await;
-    }
+    // The running gateway notices by itself that the loss was accepted.
+    let executed = wait::until("the store is available", async || {
+        seen(gateway.charge("k-2").await, |answer| answer.status != 503)
+    })
+    .await;
     assert_eq!((executed.status, executed.is_replayed()), (201, false), "{executed:?}");
     assert_eq!(ledger.count(), 2);
 }
@@ -40,9 +41,9 @@ async fn a_redis_that_may_evict_keys_is_refused_with_the_setting_to_change() {
     let ledger = Ledger::start(folder.path());
     let redis = RedisServer::start(&[]);
     redis.cli(&["CONFIG", "SET", "maxmemory-policy", "allkeys-lru"]);
-    let (code, said) = Gateway::refused(&mut on(&redis.url(), folder.path(), &ledger));
-    assert_eq!(code, Some(1), "{said}");
-    assert!(said.contains("maxmemory-policy") && said.contains("noeviction"), "{said}");
+    let (code, printed) = Gateway::refused(&mut on(&redis.url(), folder.path(), &ledger));
+    assert_eq!(code, Some(1), "{printed}");
+    assert!(printed.contains("maxmemory-policy") && printed.contains("noeviction"), "{printed}");
 }
 
 #[tokio::test]

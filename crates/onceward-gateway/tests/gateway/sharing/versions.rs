@@ -10,12 +10,12 @@ use super::on_port;
 use crate::harness::{Gateway, Port, Request, former};
 use crate::ledger::Ledger;
 
-/// Keys that are worked off between two changes.
+/// Keys that are finished between two changes.
 const KEYS: usize = 60;
-/// Keys of which each is asked of both versions.
+/// Keys of which each is sent to both versions.
 const PAIRS: usize = 20;
 
-/// The former version's command, with this one's arguments. It says what is not checked where there is none.
+/// The command of the former version, with the arguments of this one. Nothing where the former version was not built.
 fn as_former(current: &Command) -> Option<Command> {
     let Some(mut command) = former(current.get_current_dir().unwrap()) else {
         println!("ONCEWARD_TEST_FORMER is not set: gateways of two versions on one store were not tested");
@@ -55,8 +55,8 @@ impl<'a> Places<'a> {
     }
 }
 
-/// What one gateway has answered, the other replays.
-async fn replays(first: &Gateway, second: &Gateway, name: &str) {
+/// Charges keys through one gateway, and asserts that the other replays the answers.
+async fn assert_replays(first: &Gateway, second: &Gateway, name: &str) {
     for number in 0..PAIRS {
         let key = format!("{name}-{number}");
         let answer = first.send(Request::charge(&key).header("x-answer", &key)).await;
@@ -77,19 +77,19 @@ async fn an_upgrade_of_one_gateway_after_the_other_under_load_repeats_nothing_an
     let mut crowd = places.crowd();
     crowd.progress(KEYS).await;
     first.stop();
-    // The store is a used one: this version goes on in format 1 until it is told that every gateway reads 2.
+    // The store is a used one: this version writes format 1 until it is configured that every gateway reads 2.
     let first = places.current(0, &[]);
     crowd.progress(KEYS).await;
-    replays(&first, &second, "to-the-former").await;
-    replays(&second, &first, "from-the-former").await;
+    assert_replays(&first, &second, "to-the-former").await;
+    assert_replays(&second, &first, "from-the-former").await;
     second.stop();
     let second = places.current(1, &[]);
     crowd.progress(KEYS).await;
     first.stop();
     let first = places.current(0, &["--record-format", "2"]);
     crowd.progress(KEYS).await;
-    replays(&first, &second, "format-2").await;
-    replays(&second, &first, "format-1").await;
+    assert_replays(&first, &second, "format-2").await;
+    assert_replays(&second, &first, "format-1").await;
     let counts = crowd.check(&first, &ledger).await;
     assert!(counts.answered >= 3 * KEYS, "{counts:?}");
 }
@@ -106,8 +106,8 @@ async fn going_back_to_the_former_version_under_load_repeats_nothing_and_loses_n
     first.stop();
     let Some(first) = places.former(0) else { return crowd.end().await };
     crowd.progress(KEYS).await;
-    replays(&first, &second, "from-the-former").await;
-    replays(&second, &first, "to-the-former").await;
+    assert_replays(&first, &second, "from-the-former").await;
+    assert_replays(&second, &first, "to-the-former").await;
     second.stop();
     let _second = places.former(1);
     crowd.progress(KEYS).await;
@@ -128,11 +128,15 @@ async fn a_former_gateway_fails_closed_for_each_record_of_format_2_and_serves_al
     for number in 0..PAIRS {
         let key = format!("unreadable-{number}");
         assert_eq!(current.charge(&key).await.status, 201, "{key}");
-        let told = former.charge(&key).await;
-        assert_eq!(told.told(), (503, "idempotency_store_unavailable".to_owned()), "{key}: {told:?}");
+        let answer = former.charge(&key).await;
+        assert_eq!(
+            answer.status_and_code(),
+            (503, "idempotency_store_unavailable".to_owned()),
+            "{key}: {answer:?}"
+        );
         assert!(current.charge(&key).await.is_replayed(), "{key}");
     }
-    replays(&former, &current, "format-1").await;
+    assert_replays(&former, &current, "format-1").await;
     crowd.progress(KEYS).await;
     let counts = crowd.check(&current, &ledger).await;
     assert!(counts.answered >= KEYS, "{counts:?}");
