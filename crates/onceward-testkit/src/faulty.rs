@@ -1,4 +1,4 @@
-//! A store that fails when it is told to.
+//! A store that fails as a test's plan says.
 
 use std::fmt;
 use std::pin::Pin;
@@ -45,13 +45,13 @@ pub enum Fault {
     Overloaded,
     /// The store does it, and the answer is lost.
     AnswerLost,
-    /// The store never gets to do it, and nobody can tell.
+    /// The store never does it, and the answer is ambiguous.
     CallLost,
-    /// Nobody can tell, and the store does it when [`FaultyStore::land`] is called.
+    /// The answer is ambiguous, and the store does it when [`FaultyStore::land`] is called.
     LandsWhenTold,
-    /// Nobody can tell, and the store does it after this while. Needs a tokio runtime.
+    /// The answer is ambiguous, and the store does it after this while. Needs a tokio runtime.
     LandsAfter(Duration),
-    /// Nobody answers until [`FaultyStore::land`] is called. The store does it then, whether or not the caller still
+    /// There is no answer until [`FaultyStore::land`] is called. The store does it then, whether or not the caller still
     /// waits: a disk that does not sync, a transaction that waits for a lock.
     Stalls,
     /// The call is on its way for a while, and so is the answer.
@@ -107,7 +107,7 @@ impl FaultyStore {
         }
     }
 
-    // A panic in a plan fails its test; the next call may still be told about.
+    // A panic in a plan fails its test; the next call still gets its answer.
     fn desk(&self) -> MutexGuard<'_, Desk> {
         self.desk.lock().unwrap_or_else(PoisonError::into_inner)
     }

@@ -143,7 +143,7 @@ pub fn large_reply() -> Arc<Reply> {
     Arc::new(Reply { body: body.into(), ..(*reply(200, "")).clone() })
 }
 
-/// Someone executes until then.
+/// In progress until then.
 pub const fn in_progress(lease_until: Timestamp) -> State {
     State::InProgress { lease_until }
 }
@@ -158,7 +158,7 @@ pub const fn failed_retryable(expires_at: Timestamp) -> State {
     State::FailedRetryable { settled_at: START, expires_at }
 }
 
-/// Nobody knows, and somebody should look then.
+/// Unknown, and due for reconciliation then.
 pub const fn unknown(due_at: Timestamp, letter: Letter) -> State {
     State::Unknown { since: START, due_at, probes: 2, letter, cause: Cause::Said }
 }

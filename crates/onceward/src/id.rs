@@ -19,7 +19,7 @@ impl RecordId {
     /// Where a store's own identity is remembered. No key hashes here but by a 2⁻¹²⁸ accident.
     pub(crate) const IDENTITY: Self = Self([0; 16]);
 
-    /// What is told where there is no operation. The store's own note is none either.
+    /// Stands for no operation: the store's identity is none either.
     #[cfg(feature = "http")]
     pub(crate) const NONE: Self = Self::IDENTITY;
 
@@ -203,7 +203,7 @@ impl Identity {
         Ok(Self { namespace: namespace.to_owned(), scope_rule: scope_rule.to_owned(), secret: None })
     }
 
-    /// Keys the ids, so that whoever reads the database cannot confirm a guess. Keys are then not stored readably.
+    /// Keys the ids, so that a reader of the database cannot confirm a guess. Keys are then not stored readably.
     pub fn with_secret(mut self, secret: Secret) -> Self {
         self.secret = Some(secret);
         self

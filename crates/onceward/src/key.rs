@@ -8,7 +8,7 @@ use crate::digest::Digest;
 
 /// A client's name for one operation: 1 to 255 bytes of printable ASCII.
 ///
-/// Keys are compared byte for byte, so case and inner spaces matter. Whoever knows a key may be able to fetch the
+/// Keys are compared byte for byte, so case and inner spaces matter. A client that knows a key may be able to fetch the
 /// stored answer, so `Debug` shows a short hash instead, and no error repeats one.
 ///
 /// ```
@@ -80,7 +80,7 @@ pub enum KeyError {
     },
 }
 
-/// Sorts of bytes that a key may not hold; told instead of the byte, which belongs to the key.
+/// Classes of bytes that a key may not hold. Errors name the class, because the byte itself is part of the key.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ByteClass {
     /// Below 0x20, or 0x7f.

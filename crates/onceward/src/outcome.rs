@@ -118,7 +118,7 @@ pub enum Outcome {
     Completed(Arc<Reply>),
     /// It is proven not to have happened. The words say why, without keys or bodies.
     Retryable(String),
-    /// Nobody can be sure.
+    /// It may have happened.
     Unknown(Unsure),
 }
 
@@ -146,12 +146,12 @@ impl Outcome {
         }
     }
 
-    /// Nobody can be sure, because there was no whole answer.
+    /// The outcome is unknown, because there was no whole answer.
     pub fn lost(why: impl Into<String>) -> Self {
         Self::Unknown(Unsure { cause: Cause::Lost, why: why.into() })
     }
 
-    /// Nobody can be sure, because the answer itself leaves it open.
+    /// The outcome is unknown, because the answer itself leaves it open.
     pub fn said_unknown(why: impl Into<String>) -> Self {
         Self::Unknown(Unsure { cause: Cause::Said, why: why.into() })
     }

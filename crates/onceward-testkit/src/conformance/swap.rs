@@ -97,7 +97,7 @@ pub async fn a_version_never_comes_back_after_the_record_was_forgotten(bench: Be
     let new = bench.put(id, None, &sample::record("k")).await;
     assert!(!given.contains(&new), "{new} was given before: {given:?}");
     for old in given {
-        assert_eq!(bench.forget(&[(id, old)]).await, 0, "a sweeper that slept deleted somebody else's claim");
+        assert_eq!(bench.forget(&[(id, old)]).await, 0, "a sweeper that slept deleted a newer claim");
     }
     assert!(bench.load(id).await.is_some());
 }
@@ -140,17 +140,17 @@ pub async fn every_answer_tells_the_time_of_the_stores_clock(bench: Bench) {
     let now = tick();
     assert_eq!(bench.seen(id).await.now, now, "load of nothing");
     let now = tick();
-    let told: Timestamp = match bench.swap(id, None, &sample::record("k")).await {
+    let answered: Timestamp = match bench.swap(id, None, &sample::record("k")).await {
         Swapped::Applied { now, .. } => now,
         Swapped::Conflict(_) => panic!("a swap of a new id met a conflict"),
     };
-    assert_eq!(told, now, "applied");
+    assert_eq!(answered, now, "applied");
     let now = tick();
-    let told = match bench.swap(id, None, &sample::record("k")).await {
+    let answered = match bench.swap(id, None, &sample::record("k")).await {
         Swapped::Conflict(seen) => seen.now,
         Swapped::Applied { .. } => panic!("a second claim was applied"),
     };
-    assert_eq!(told, now, "conflict");
+    assert_eq!(answered, now, "conflict");
     let now = tick();
     assert_eq!(bench.seen(id).await.now, now, "load");
     let now = tick();

@@ -179,7 +179,7 @@ fn doubt_cause(state: &Stands, attempt: u32, last_error: Option<&str>, subject: 
     let lapsed = last_error.is_none_or(|words| words == LAPSED);
     match state {
         Stands::InProgress { .. } | Stands::FailedRetryable { .. } if done => Some(Cause::DoneNotKept),
-        // A shadow whose outcome would be unknown. Nobody but the machine releases one, and never in these words.
+        // A shadow whose outcome would be unknown. Only the machine releases one, and never with this text.
         Stands::FailedRetryable { .. } if subject.is_shadow() && last_error == Some(LAPSED) => {
             Some(Cause::Lost)
         }

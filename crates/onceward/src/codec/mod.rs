@@ -6,7 +6,7 @@
 //! bytes 5-    format 1: the fields; format 2: the envelope's number, then the fields; in postcard's published encoding
 //! ```
 //!
-//! The first five bytes mean the same in every format, now and later. So damage is told from a newer format by the checksum
+//! The first five bytes mean the same in every format, now and later. So damage is distinguished from a newer format by the checksum
 //! before the format is believed: a flipped bit in the first byte is damage, which an operator can resolve.
 //!
 //! What cannot be read is an error and never absence: taking a damaged record for a new key would execute twice. The

@@ -7,7 +7,7 @@ struct Pair {
     start: usize,
     name_end: usize,
     end: usize,
-    /// `a` and `a=` are told apart: some receivers do.
+    /// `a` and `a=` differ, because some receivers distinguish them.
     value: Presence,
 }
 

@@ -14,7 +14,7 @@
 //! | any other, or with a `content-encoding` | | always |
 //!
 //! Every doubt is resolved towards *different*, because a request that is refused can be corrected and one that is
-//! answered with somebody else's reply cannot: what does not parse cleanly is compared by its bytes.
+//! answered with another client's reply cannot: what does not parse cleanly is compared by its bytes.
 
 mod canonical;
 mod content;
@@ -138,7 +138,7 @@ impl Fingerprint {
         Self::new(ProfileId::OPAQUE, digest.finish()).at(Target::OPAQUE)
     }
 
-    /// Like [`Self::of_bytes`], but whoever reads the database cannot confirm a guessed payload.
+    /// Like [`Self::of_bytes`], but a reader of the database cannot confirm a guessed payload.
     pub fn of_bytes_keyed(payload: &[u8], secret: &Secret) -> Self {
         let verifier = Digest::new(Some(secret), "onceward opaque fingerprint profile").finish();
         let mut digest = Digest::new(Some(secret), "onceward opaque fingerprint");

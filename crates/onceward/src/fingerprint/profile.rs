@@ -15,7 +15,7 @@ use crate::{Secret, digest::Digest};
 /// are recognised as made under other rules, instead of being refused as other requests.
 const ALGORITHM: u64 = 1;
 
-/// A request, borrowed from whoever received it.
+/// A request, borrowed from its receiver.
 #[derive(Clone, Copy)]
 pub struct Parts<'a> {
     /// As sent; methods are case-sensitive.

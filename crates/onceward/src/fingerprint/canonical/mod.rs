@@ -15,12 +15,12 @@
 //! it may take up to [`WORST_GROWTH`] times its length.
 
 mod emit;
+mod escape;
 mod number;
 mod order;
 mod scan;
-mod text;
 
-pub(super) use text::push_escaped;
+pub(super) use escape::push_escaped;
 
 use super::pointer::Pointer;
 
