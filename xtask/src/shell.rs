@@ -26,7 +26,7 @@ pub fn root() -> &'static Path {
     manifest.parent().unwrap_or(manifest)
 }
 
-/// Shows a command, runs it, and fails with its words if it fails.
+/// Shows a command, runs it, and fails with its text if it fails.
 pub fn run(command: &mut Command) -> Done {
     let words: Vec<_> = std::iter::once(command.get_program())
         .chain(command.get_args())

@@ -39,9 +39,9 @@ pub struct Call {
 pub enum Fault {
     /// Nothing goes wrong.
     None,
-    /// The store is not reached, and says so: nothing is written.
+    /// The store reports that it was not reached: nothing is written.
     Unavailable,
-    /// The store has too much to do, and says so: nothing is written.
+    /// The store reports that it is overloaded: nothing is written.
     Overloaded,
     /// The store does it, and the answer is lost.
     AnswerLost,
@@ -84,7 +84,7 @@ struct Desk {
 }
 
 impl FaultyStore {
-    /// Asks the plan about every call, in the order in which they are made.
+    /// Consults the plan for every call, in the order in which they are made.
     pub fn new(inner: impl Store, plan: impl FnMut(Call) -> Fault + Send + 'static) -> Self {
         let desk = Desk { plan: Box::new(plan), calls: [0; 4], not_landed: Vec::new() };
         Self { inner: Arc::new(inner), desk: Mutex::new(desk) }

@@ -1,4 +1,4 @@
-//! The only file that asks the machine for randomness.
+//! The only file that reads the machine's randomness.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -26,7 +26,7 @@ impl OwnerToken {
     }
 }
 
-/// Tells one engine from every other, and gives each of its claims an [`OwnerToken`].
+/// Identifies one engine, and gives each of its claims an [`OwnerToken`].
 #[derive(Debug)]
 pub struct Instance {
     name: u64,

@@ -192,8 +192,8 @@ impl Identity {
     /// A namespace and a scope rule are names that people choose and read.
     pub const MAX_BYTES: usize = 255;
 
-    /// `namespace` lets several engines share a store without meeting; `scope_rule` says, in words that the caller
-    /// chooses, how scopes are made, so that a change of that rule is noticed.
+    /// `namespace` separates engines that share a store; `scope_rule` describes how scopes are made, in the caller's own
+    /// words, so that a change of that rule is noticed.
     pub fn new(namespace: &str, scope_rule: &str) -> Result<Self, IdentityError> {
         for (setting, value) in [("namespace", namespace), ("scope rule", scope_rule)] {
             if value.is_empty() || value.len() > Self::MAX_BYTES {

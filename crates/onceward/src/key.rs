@@ -35,7 +35,7 @@ pub enum Syntax {
     Strict,
 }
 
-/// Why a header is no key. Says the rule and the place, and never repeats what was sent.
+/// Why a header is no key. Names the rule and the place, and never repeats the value.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum KeyError {
@@ -114,7 +114,7 @@ impl fmt::Display for ByteClass {
 }
 
 impl Key {
-    /// What Stripe allows, and what fits a `varchar(255)` column of those who keep keys beside their own rows.
+    /// What Stripe allows, and what fits a `varchar(255)` column, where applications store keys beside their own rows.
     pub const MAX_BYTES: usize = 255;
 
     /// A key that did not come in a header: from a queue, a job or a webhook.

@@ -78,7 +78,7 @@ pub async fn a_version_rises_with_every_write(bench: Bench) {
     let id = sample::id(1);
     let mut version = bench.put(id, None, &sample::record("k")).await;
     for _ in 0..10 {
-        // The same content is a write all the same: a version tells of writes, not of differences.
+        // The same content is a write all the same: a version counts writes, not differences.
         let next = bench.put(id, Some(version), &sample::record("k")).await;
         assert!(next > version, "{next} follows {version}");
         version = next;
@@ -156,7 +156,7 @@ pub async fn every_answer_tells_the_time_of_the_stores_clock(bench: Bench) {
     let now = tick();
     let all = Scan { which: Which::Filter(Filter::default()), after: None, limit: 1 };
     assert_eq!(bench.store.scan(all).await.map(|page| page.now), Ok(now), "scan");
-    // A wall clock is sometimes set back, and the store tells that too.
+    // A wall clock is sometimes set back, and the store's answers follow it.
     bench.clock.rewind(Duration::from_secs(3600));
     assert_eq!(bench.seen(id).await.now, bench.clock.now());
 }

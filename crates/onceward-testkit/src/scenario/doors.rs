@@ -70,7 +70,7 @@ impl StoreDoor {
         self.store.load(id).await.expect("a healthy store loads")
     }
 
-    /// Writes what a step asks for, or gives what stood in its way.
+    /// Applies a step's write, or returns the record that it conflicted with.
     async fn write(&self, id: RecordId, seen: &Seen, write: &Write) -> Result<(), Seen> {
         let expect = seen.record.as_ref().map(|stamped| stamped.version);
         match (write, expect) {

@@ -1,4 +1,4 @@
-//! Reads a script. Whatever it does not understand it refuses, with the line and with what would have been understood.
+//! Reads a script. An unknown word is refused, with its line and the words that are allowed there.
 
 use std::fmt;
 use std::time::Duration;

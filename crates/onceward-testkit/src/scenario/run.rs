@@ -28,7 +28,7 @@ pub struct Observed {
     pub tenure: Option<(Fence, u32)>,
     /// The record's state afterwards, or `none`.
     pub state: Option<&'static str>,
-    /// What else the record says afterwards, by the names that scripts use.
+    /// Other values of the record afterwards, by the names that scripts use.
     pub facts: Vec<(&'static str, String)>,
     /// The notice for operators, or that there was none.
     pub alarm: Option<Alarm>,

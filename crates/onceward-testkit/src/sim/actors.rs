@@ -62,7 +62,7 @@ pub struct Request {
 }
 
 impl Cast {
-    /// Starts a process. A store that is away is asked until it is back.
+    /// Starts a process. While the store is away, opening is retried.
     pub async fn start(&self) -> Node {
         let process = Arc::new(Process::default());
         let store = Arc::new(Connection { database: self.database.clone(), process: process.clone() });
@@ -121,7 +121,7 @@ impl Cast {
         draw(&mut self.world.lock())
     }
 
-    /// A client that asks, loses patience, disconnects, and asks again.
+    /// A client that sends a request, times out, disconnects, and retries.
     pub async fn client(self) {
         for _ in 0..self.plan.requests {
             let request = self.draw(|world| Request {
@@ -192,7 +192,7 @@ impl Cast {
         }
     }
 
-    /// Whatever goes wrong, about once a second.
+    /// Injects a fault about once a second.
     pub async fn misfortune(self) {
         let until = instant() + self.plan.busy;
         while instant() < until {
@@ -259,7 +259,7 @@ impl Cast {
         });
     }
 
-    /// An operator and a webhook sender, who look at the ledger and say what they see.
+    /// An operator and a webhook sender, who report what the ledger shows.
     pub async fn operator(self) {
         let until = instant() + self.plan.busy;
         while instant() < until {
@@ -407,7 +407,7 @@ impl Worker {
                 let name = operation.operation_id();
                 let number = self.cast.world.lock().execute(now, name, self.asked_for, fence).to_string();
                 if let Ok(point) = RecoveryPoint::new("executed", number.clone()) {
-                    // Work that cannot note its phase, or has lost its tenure, goes on: what is done is done.
+                    // Work that cannot checkpoint, or has lost its tenure, continues: its effects happen anyway.
                     drop(operation.checkpoint(point).await);
                 }
                 number
@@ -435,7 +435,7 @@ impl Worker {
         Outcome::completed(Reply::new(number))
     }
 
-    /// A part of the owner that does not know of the answer says later that nothing was done.
+    /// A part of the owner that did not get the answer reports later that nothing was done.
     fn contradict_later(&self, operation: &Operation) {
         let (cast, id, fence) = (self.cast.clone(), operation.id(), operation.fence());
         let pause = self.cast.draw(|world| world.random.millis(50, 1500));

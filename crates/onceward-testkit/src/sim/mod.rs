@@ -70,7 +70,7 @@ impl Clock for TrueClock {
     }
 }
 
-/// What one history came to.
+/// The result of one history.
 #[derive(Debug, Clone)]
 pub struct History {
     /// Where it came from.

@@ -291,7 +291,7 @@ impl Connection {
             return lost();
         }
         if fault == Fault::LandsLate {
-            // The caller hears that the answer was lost while the statement is still on its way.
+            // The caller gets the lost answer while the statement is still on its way.
             let (late, database) = (database.world.lock().random.millis(5, 700), database.clone());
             tokio::spawn(async move {
                 sleep(late).await;

@@ -1,5 +1,5 @@
 //! What really happened: the ledger that the workers keep, the history of every durable write, and the rules that both
-//! are held against. Nothing here asks the engine or the machine what it thinks.
+//! are held against. Nothing here depends on the engine's or the machine's own view.
 
 mod writes;
 

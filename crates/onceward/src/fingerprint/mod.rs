@@ -71,18 +71,18 @@ impl Target {
     }
 }
 
-/// Names a set of fingerprint rules. Fingerprints made under different rules say nothing about each other.
+/// Names a set of fingerprint rules. Contents hashed under different rules are not comparable.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct ProfileId([u8; 8]);
 
-/// What two fingerprints say about their requests.
+/// The result of comparing two fingerprints.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Comparison {
     /// The same request.
     Same,
     /// Another request.
     Different,
-    /// Made under different rules, or under none: no telling.
+    /// Not known: they were made under different rules, or under none.
     Incomparable,
 }
 
@@ -93,7 +93,7 @@ pub enum Difference {
     Target,
     /// The content type, the body, or a header that the settings compare.
     Content,
-    /// Any of these: a fingerprint without a target, such as one of format 1, does not tell which.
+    /// Any of these: a fingerprint without a target, such as one of format 1, does not show which.
     Any,
 }
 
@@ -166,7 +166,7 @@ impl Fingerprint {
         &self.digest
     }
 
-    /// Whether both are of the same request, as far as they can tell. Requests with different targets are different,
+    /// Whether both are of the same request, as far as is known. Requests with different targets are different,
     /// whatever the rules.
     ///
     /// ```

@@ -14,12 +14,12 @@ use crate::shell::root;
 pub struct Process {
     child: Child,
     pub address: SocketAddr,
-    /// Where a gateway tells its metrics.
+    /// The address of a gateway's metrics.
     admin: Option<SocketAddr>,
 }
 
 impl Process {
-    /// Starts a program and waits for the line that tells where it listens.
+    /// Starts a program and waits for the line with its address.
     pub fn start(command: &mut Command) -> Result<Self, Failure> {
         let (child, address, _) = started(command)?;
         Ok(Self { child, address, admin: None })

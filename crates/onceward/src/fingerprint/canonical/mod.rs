@@ -34,7 +34,7 @@ pub enum Numbers {
     Rfc8785,
 }
 
-/// Why a text has no canonical form. Says where, never what stood there.
+/// Why a text has no canonical form. Names the place, never the content.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, thiserror::Error)]
 #[non_exhaustive]
 pub enum NotCanonical {

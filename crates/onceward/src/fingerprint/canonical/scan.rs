@@ -178,7 +178,7 @@ impl Scanner<'_> {
         let (leads, fate) = follow(self.rules.ignored, open.leads, depth, |token| token.is_index(index));
         self.leads = leads;
         let first = open.first;
-        // Neighbours of one fate are noted as one stretch, so that a long array costs no more than its pointers.
+        // Adjacent elements with the same fate are one member, so that a long array costs no more than its pointers.
         if self.out.pending[first..].last().is_some_and(|before| before.fate == fate) {
             return;
         }
