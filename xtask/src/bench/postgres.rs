@@ -4,7 +4,7 @@ use std::process::Command;
 
 use onceward_testkit::servers::{Postgres, RedisServer};
 
-use super::gateway::load::{Seen, Workload, load};
+use super::gateway::load::{LoadResult, Workload, load};
 use super::gateway::side_by_side::{Process, Row, gateway, print};
 use super::median;
 use super::store::Failure;
@@ -23,7 +23,7 @@ pub struct Options {
 
 /// Loads the gateway, and returns how many statements a request took on average.
 struct Counted {
-    seen: Seen,
+    seen: LoadResult,
     statements: f64,
 }
 
