@@ -12,7 +12,7 @@ const SOURCES: &str = "crates/onceward-gateway/tests/peers";
 /// What Debian's package of Jetty brings.
 const JETTY_JAR: &str = "/usr/share/java/jetty9-server.jar";
 
-/// Installs what is missing, and tells the folder: `python/bin` has uvicorn and gunicorn, `node_modules` has Express. Jetty is
+/// Installs what is missing, and returns the folder: `python/bin` has uvicorn and gunicorn, `node_modules` has Express. Jetty is
 /// where Debian puts it.
 pub fn install() -> Result<PathBuf, Box<dyn std::error::Error + Send + Sync>> {
     install_missing(&[NODE, NPM, JAVA])?;
@@ -44,7 +44,7 @@ fn makes_environments() -> bool {
     Command::new("python3").args(["-c", "import ensurepip"]).status().is_ok_and(|status| status.success())
 }
 
-/// Installs what a file asks for, unless that was done. A copy of the file, written last, tells what is installed.
+/// Installs what a file asks for, unless that was done. A copy of the file, written last, records what is installed.
 fn once(folder: &Path, file: &str, install: impl FnOnce(&Path) -> crate::Done) -> crate::Done {
     let wanted = root().join(SOURCES).join(file);
     let installed = folder.join(format!("installed-{file}"));

@@ -9,7 +9,7 @@ use crate::Done;
 pub fn cargo(arguments: &[&str]) -> Command {
     let mut command = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
     command.args(arguments).current_dir(root());
-    // What cargo told this program about itself is not meant for others: some dependencies were built anew whenever it
+    // Cargo's variables about this program are not for its children: some dependencies were built anew whenever it
     // changed, so each turn from `cargo test` to `cargo xtask test` took minutes.
     for (name, _) in std::env::vars_os() {
         let text = name.to_string_lossy();
@@ -26,7 +26,7 @@ pub fn root() -> &'static Path {
     manifest.parent().unwrap_or(manifest)
 }
 
-/// Shows a command, runs it, and fails with its words if it fails.
+/// Shows a command, runs it, and fails with its text if it fails.
 pub fn run(command: &mut Command) -> Done {
     let words: Vec<_> = std::iter::once(command.get_program())
         .chain(command.get_args())

@@ -14,8 +14,8 @@ use onceward::{
     Claim, Engine, EngineOptions, Fingerprint, Identity, Key, Outcome, Ran, RecordId, Reply, Scope,
 };
 use onceward_postgres::{Migrate, Options, PostgresStore, PostgresUrl};
-use onceward_testkit::sample;
 use onceward_testkit::servers::{Cut, Postgres, Wire};
+use onceward_testkit::{sample, wait};
 use support::{applied, name, open, port, put, schema};
 use tokio::task::JoinSet;
 
@@ -220,9 +220,8 @@ async fn a_swap_that_was_given_up_while_its_batch_was_locked_out_leaves_its_plac
     for call in [&mut locked_out, &mut leader, &mut follower] {
         submit(call).await;
     }
-    while store.statistics().batches == batches {
-        tokio::task::yield_now().await;
-    }
+    let sent = async || wait::seen(store.statistics().batches, |&now| now != batches);
+    wait::until("the batch is sent", sent).await;
     drop(leader);
     let followed = applied(follower.await);
     assert!(matches!(locked_out.await, Err(StoreError::Unavailable { .. })));
@@ -299,14 +298,14 @@ async fn backends_that_are_ended_under_load_lose_nothing_that_was_acknowledged_a
         if matches!(first, Ok(Ran::Executed { .. })) {
             let id: RecordId =
                 engine.id_of(&Scope::new("acme").unwrap(), &Key::new(&format!("pay-{n}")).unwrap());
-            let seen = loop {
+            let seen = wait::until("the store notices the terminated backends", async || {
                 match store.load(id).await {
-                    Ok(seen) => break seen,
-                    // The next call notices the last terminated backends.
-                    Err(StoreError::Unavailable { .. }) => {}
+                    Ok(seen) => Ok(seen),
+                    Err(error @ StoreError::Unavailable { .. }) => Err(error),
                     Err(error) => panic!("{error}"),
                 }
-            };
+            })
+            .await;
             let state = seen.record.unwrap().record.state;
             assert_eq!(state.name(), "completed", "pay-{n} was acknowledged");
         }
@@ -389,7 +388,8 @@ async fn a_commit_that_is_no_longer_waiting_for_its_standby_is_ambiguous() {
     });
     // An operator cancels the wait for the standby.
     let cancel = "SELECT count(pg_cancel_backend(pid)) FROM pg_stat_activity WHERE wait_event = 'SyncRep'";
-    while primary.sql("postgres", cancel) == "0" {}
+    let cancelled = || wait::seen(primary.sql("postgres", cancel), |count| count != "0");
+    wait::until_blocking("a commit that waits for its standby is cancelled", cancelled);
     let answer = waiting.await.unwrap();
     assert!(matches!(answer, Err(StoreError::Ambiguous { .. })), "{answer:?}");
     // The row is visible and could still be lost, so a load of it waits for the standby too.
@@ -403,12 +403,13 @@ async fn a_commit_that_is_no_longer_waiting_for_its_standby_is_ambiguous() {
         async move { store.swap(sample::id(2), None, sample::record("k")).await }
     });
     let waiting = "SELECT count(*) FROM pg_stat_activity WHERE wait_event = 'SyncRep'";
-    while primary.sql("postgres", waiting) != "2" {
+    wait::until_blocking("the load and the claim wait for the standby", || {
         assert!(
             !looking.is_finished() && !claiming.is_finished(),
             "a row that only one machine has was answered"
         );
-    }
+        wait::seen(primary.sql("postgres", waiting), |count| count == "2")
+    });
     standby.restart();
     let seen = looking.await.unwrap().unwrap();
     assert!(seen.record.is_some(), "{seen:?}");

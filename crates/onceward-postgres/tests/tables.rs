@@ -9,7 +9,7 @@ use std::sync::Arc;
 use onceward::store::Store;
 use onceward::{Reply, State};
 use onceward_postgres::{Flavor, Migrate, OpenError, Options, PostgresStore, migrate, print_sql};
-use onceward_testkit::sample;
+use onceward_testkit::{sample, wait};
 use support::{observer, open, put, url};
 use tokio::task::JoinSet;
 
@@ -115,13 +115,12 @@ async fn completions_are_hot_updates_and_the_columns_are_there_to_be_read() {
     store.close().await;
     let observer = observer().await;
     let sql = "SELECT n_tup_upd, n_tup_hot_upd FROM pg_stat_user_tables WHERE schemaname = $1 AND relname = 'operations'";
-    let (updates, hot) = loop {
+    let (updates, hot) = wait::until("the statistics count every update", async || {
         let row = observer.query_one(sql, &[&url.schema()]).await.unwrap();
-        let (updates, hot): (i64, i64) = (row.get(0), row.get(1));
-        if updates >= i64::try_from(CALLERS * EACH).unwrap() {
-            break (updates, hot);
-        }
-    };
+        let counted: (i64, i64) = (row.get(0), row.get(1));
+        wait::seen(counted, |&(updates, _)| updates >= i64::try_from(CALLERS * EACH).unwrap())
+    })
+    .await;
     assert!(hot * 10 >= updates * 9, "{hot} of {updates} updates were HOT");
     let read = format!(
         "SELECT scope, key, route, state, status, attempt, settled_at IS NOT NULL, expires_at IS NOT NULL, lease_until IS NULL
@@ -212,13 +211,16 @@ async fn the_stores_own_statements_read_no_table_from_end_to_end() {
     let observer = observer().await;
     observer.batch_execute(&format!("ANALYZE {}.operations", url.schema())).await.unwrap();
     // Backends report what they counted when they end.
-    let counted = async |updates: i64| loop {
+    let counted = async |updates: i64| {
         let sql = "SELECT seq_scan, n_tup_ins, n_tup_upd FROM pg_stat_user_tables
                    WHERE schemaname = $1 AND relname = 'operations'";
-        let row = observer.query_one(sql, &[&url.schema()]).await.unwrap();
-        if row.get::<_, i64>(1) >= i64::try_from(ROWS).unwrap() && row.get::<_, i64>(2) >= updates {
-            return row.get::<_, i64>(0);
-        }
+        let (scans, ..) = wait::until("the statistics count every insert and update", async || {
+            let row = observer.query_one(sql, &[&url.schema()]).await.unwrap();
+            let counted: (i64, i64, i64) = (row.get(0), row.get(1), row.get(2));
+            wait::seen(counted, |counted| counted.1 >= i64::try_from(ROWS).unwrap() && counted.2 >= updates)
+        })
+        .await;
+        scans
     };
     let before = counted(0).await;
     // Small batches: for five hundred rows out of three thousand the planner rightly reads the whole table.

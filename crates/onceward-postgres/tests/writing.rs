@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use onceward::store::{Stamped, Store, StoreError, Swapped};
 use onceward_postgres::{Batching, Options, PostgresStore};
-use onceward_testkit::sample;
+use onceward_testkit::{sample, wait};
 use support::{applied, client, database, observer, open, put, url};
 use tokio::task::JoinSet;
 
@@ -216,20 +216,13 @@ async fn no_error_text_repeats_a_key_or_a_body() {
 
 /// Waits until a statement of another client waits for a lock.
 async fn until_another_client_waits(client: &tokio_postgres::Client) {
-    loop {
-        let waiting: i64 = client
-            .query_one(
-                "SELECT count(*) FROM pg_stat_activity
-                 WHERE datname = current_database() AND wait_event_type = 'Lock'",
-                &[],
-            )
-            .await
-            .unwrap()
-            .get(0);
-        if waiting > 0 {
-            return;
-        }
-    }
+    let sql = "SELECT count(*) FROM pg_stat_activity
+               WHERE datname = current_database() AND wait_event_type = 'Lock'";
+    wait::until("a statement of another client waits for a lock", async || {
+        let waiting: i64 = client.query_one(sql, &[]).await.unwrap().get(0);
+        wait::seen(waiting, |&waiting| waiting > 0)
+    })
+    .await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

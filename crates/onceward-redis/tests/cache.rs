@@ -12,6 +12,7 @@ use onceward::{
 };
 use onceward_redis::RedisCache;
 use onceward_testkit::servers::{RedisCluster, RedisServer};
+use onceward_testkit::wait;
 
 async fn engine(store: &MemoryStore, cache: &RedisCache) -> Engine {
     let options = EngineOptions::new().unwrap().shared_cache(Arc::new(cache.clone()));
@@ -26,9 +27,7 @@ fn claim(n: usize) -> Claim {
 /// An unconnected cache refuses, and each refusal starts a connection.
 async fn connected(url: &str) -> RedisCache {
     let cache = RedisCache::new(url.parse().unwrap());
-    while cache.get(RecordId::from_bytes([1; 16])).await.is_err() {
-        tokio::task::yield_now().await;
-    }
+    wait::until("the cache is connected", async || cache.get(RecordId::from_bytes([1; 16])).await).await;
     cache
 }
 

@@ -14,25 +14,22 @@ use onceward::{
     Scope,
 };
 use onceward_redis::{FirstUse, OpenError, Options, RedisStore, RedisUrl, examine};
-use onceward_testkit::sample;
 use onceward_testkit::servers::{RedisCluster, RedisServer};
+use onceward_testkit::{sample, wait};
 
 /// Waits while a connection is being made; any other result is the answer.
 async fn load(store: &RedisStore, id: RecordId) -> Result<Option<Stamped>, String> {
-    loop {
-        match store.load(id).await {
-            Ok(seen) => return Ok(seen.record),
-            Err(StoreError::Unavailable { reason }) if reason.contains("accept-loss") => return Err(reason),
-            Err(_) => tokio::task::yield_now().await,
-        }
-    }
+    wait::until("the store is connected", async || match store.load(id).await {
+        Ok(seen) => Ok(Ok(seen.record)),
+        Err(StoreError::Unavailable { reason }) if reason.contains("accept-loss") => Ok(Err(reason)),
+        Err(error) => Err(error),
+    })
+    .await
 }
 
 /// Waits until the store serves again.
 async fn served(store: &RedisStore) {
-    while store.load(sample::id(0)).await.is_err() {
-        tokio::task::yield_now().await;
-    }
+    wait::until("the store serves again", async || store.load(sample::id(0)).await).await;
 }
 
 async fn put(store: &RedisStore, n: u64) -> Version {
@@ -53,6 +50,12 @@ async fn connect(server: &RedisServer) -> RedisStore {
 async fn claim(store: &RedisStore, n: u64) -> Result<Swapped, StoreError> {
     let record: Record = sample::record("again");
     store.swap(sample::id(n), None, record).await
+}
+
+/// Claims again and again until a claim is applied.
+async fn claimed(store: &RedisStore, n: u64) {
+    let applied = |answer: &_| matches!(answer, Ok(Swapped::Applied { .. }));
+    wait::until("a claim is applied", async || wait::seen(claim(store, n).await, applied)).await.unwrap();
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -116,12 +119,12 @@ async fn a_restart_from_an_old_snapshot_is_noticed_and_stops_every_gateway() {
     server.begin();
     // The marker and the first record exist; only the gateway that saw the second record can miss it. Reconnecting takes a
     // moment. Nothing is answered before or after it.
-    while !load(&writer, sample::id(2)).await.unwrap_err().contains("rolled back") {
-        tokio::task::yield_now().await;
-    }
-    while other.loss().is_none() {
-        tokio::task::yield_now().await;
-    }
+    wait::until("the writer notices the rollback", async || {
+        let refused = load(&writer, sample::id(2)).await.unwrap_err();
+        wait::seen(refused, |reason| reason.contains("rolled back"))
+    })
+    .await;
+    wait::until("the other gateway notices the loss", async || other.loss().ok_or("no loss")).await;
     assert!(matches!(
         RedisStore::connect(&url(&server), Options::default()).await,
         Err(OpenError::Lost { .. })
@@ -137,9 +140,7 @@ async fn a_second_loss_soon_after_the_first_is_accepted_by_accepting_it_once() {
     let server = RedisServer::start(&[]);
     let store = connect(&server).await;
     RedisStore::accept_loss(&url(&server)).await.unwrap();
-    while !matches!(claim(&store, 1).await, Ok(Swapped::Applied { .. })) {
-        tokio::task::yield_now().await;
-    }
+    claimed(&store, 1).await;
     server.cli(&["flushall"]);
     assert!(load(&store, sample::id(1)).await.is_err());
     RedisStore::accept_loss(&url(&server)).await.unwrap();
@@ -154,9 +155,7 @@ async fn an_old_snapshot_in_which_an_older_loss_was_accepted_is_not_taken_for_ac
     let store = connect(&server).await;
     for n in 1..=2 {
         RedisStore::accept_loss(&url(&server)).await.unwrap();
-        while !matches!(claim(&store, n).await, Ok(Swapped::Applied { .. })) {
-            tokio::task::yield_now().await;
-        }
+        claimed(&store, n).await;
         if n == 1 {
             assert_eq!(server.cli(&["save"]).trim(), "OK");
         }
@@ -176,9 +175,8 @@ async fn a_server_that_has_become_a_replica_is_left_for_the_new_master() {
     // No server listens there, so its records stay as they are.
     server.cli(&["replicaof", "127.0.0.1", "1"]);
     assert!(matches!(claim(&store, 1).await, Err(StoreError::Unavailable { .. })));
-    while store.statistics().reconnects == before {
-        tokio::task::yield_now().await;
-    }
+    let reconnects = async || wait::seen(store.statistics().reconnects, |&now| now != before);
+    wait::until("the store reconnects", reconnects).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]

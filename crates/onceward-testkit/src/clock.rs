@@ -1,4 +1,4 @@
-//! A clock that goes as a test says.
+//! A clock that a test controls.
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -54,7 +54,7 @@ impl VirtualClock {
         hands.base = hands.base.after(by);
     }
 
-    /// Jumps backward, as a wall clock does when somebody corrects it.
+    /// Jumps backward, as a wall clock does when it is corrected.
     pub fn rewind(&self, by: Duration) {
         let mut hands = self.hands();
         let micros = u64::try_from(by.as_micros()).unwrap_or(u64::MAX);

@@ -1,4 +1,4 @@
-//! A store that fails when it is told to.
+//! A store that fails as a test's plan says.
 
 use std::fmt;
 use std::pin::Pin;
@@ -39,19 +39,19 @@ pub struct Call {
 pub enum Fault {
     /// Nothing goes wrong.
     None,
-    /// The store is not reached, and says so: nothing is written.
+    /// The store reports that it was not reached: nothing is written.
     Unavailable,
-    /// The store has too much to do, and says so: nothing is written.
+    /// The store reports that it is overloaded: nothing is written.
     Overloaded,
     /// The store does it, and the answer is lost.
     AnswerLost,
-    /// The store never gets to do it, and nobody can tell.
+    /// The store never does it, and the answer is ambiguous.
     CallLost,
-    /// Nobody can tell, and the store does it when [`FaultyStore::land`] is called.
+    /// The answer is ambiguous, and the store does it when [`FaultyStore::land`] is called.
     LandsWhenTold,
-    /// Nobody can tell, and the store does it after this while. Needs a tokio runtime.
+    /// The answer is ambiguous, and the store does it after this while. Needs a tokio runtime.
     LandsAfter(Duration),
-    /// Nobody answers until [`FaultyStore::land`] is called. The store does it then, whether or not the caller still
+    /// There is no answer until [`FaultyStore::land`] is called. The store does it then, whether or not the caller still
     /// waits: a disk that does not sync, a transaction that waits for a lock.
     Stalls,
     /// The call is on its way for a while, and so is the answer.
@@ -84,7 +84,7 @@ struct Desk {
 }
 
 impl FaultyStore {
-    /// Asks the plan about every call, in the order in which they are made.
+    /// Consults the plan for every call, in the order in which they are made.
     pub fn new(inner: impl Store, plan: impl FnMut(Call) -> Fault + Send + 'static) -> Self {
         let desk = Desk { plan: Box::new(plan), calls: [0; 4], not_landed: Vec::new() };
         Self { inner: Arc::new(inner), desk: Mutex::new(desk) }
@@ -107,7 +107,7 @@ impl FaultyStore {
         }
     }
 
-    // A panic in a plan fails its test; the next call may still be told about.
+    // A panic in a plan fails its test; the next call still gets its answer.
     fn desk(&self) -> MutexGuard<'_, Desk> {
         self.desk.lock().unwrap_or_else(PoisonError::into_inner)
     }

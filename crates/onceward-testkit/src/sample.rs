@@ -25,7 +25,7 @@ pub fn id(n: u64) -> RecordId {
     RecordId::from_bytes(((u128::from(random.next()) << 64) | u128::from(random.next())).to_be_bytes())
 }
 
-/// A claim's record that nothing has happened to yet. The tag tells one record from another.
+/// A claim's record that nothing has happened to yet. The tag distinguishes records.
 pub fn record(tag: &str) -> Record {
     let subject = Subject {
         scope: "acme".to_owned(),
@@ -143,7 +143,7 @@ pub fn large_reply() -> Arc<Reply> {
     Arc::new(Reply { body: body.into(), ..(*reply(200, "")).clone() })
 }
 
-/// Someone executes until then.
+/// In progress until then.
 pub const fn in_progress(lease_until: Timestamp) -> State {
     State::InProgress { lease_until }
 }
@@ -158,12 +158,12 @@ pub const fn failed_retryable(expires_at: Timestamp) -> State {
     State::FailedRetryable { settled_at: START, expires_at }
 }
 
-/// Nobody knows, and somebody should look then.
+/// Unknown, and due for reconciliation then.
 pub const fn unknown(due_at: Timestamp, letter: Letter) -> State {
     State::Unknown { since: START, due_at, probes: 2, letter, cause: Cause::Said }
 }
 
-/// It was done, its answer could not be kept, and reconciliation should look then.
+/// It was done, its answer could not be kept, and it is due for reconciliation then.
 pub const fn done_not_kept(due_at: Timestamp) -> State {
     State::Unknown { since: START, due_at, probes: 0, letter: Letter::Live, cause: Cause::DoneNotKept }
 }

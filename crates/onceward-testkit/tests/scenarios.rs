@@ -65,7 +65,7 @@ fn a_mistake_in_a_script_is_refused_with_its_line_and_what_was_expected() {
 #[tokio::test]
 async fn a_script_that_expects_something_else_fails_with_what_was_told() {
     let wrong = [
-        ("0s A claims k body=x -> replay 201", "was told: execute"),
+        ("0s A claims k body=x -> replay 201", "answered: execute"),
         ("0s A claims k body=x -> execute fence=2", "expected: fence=2"),
         ("0s A claims k body=x -> execute attempt=2", "expected: attempt=2"),
         ("0s A claims k body=x -> execute state=completed", "expected: state=completed"),

@@ -31,22 +31,22 @@ impl Digest {
 
     /// Adds one part, length first.
     pub(crate) fn part(&mut self, bytes: &[u8]) {
-        self.raw(&(bytes.len() as u64).to_le_bytes());
-        self.raw(bytes);
+        self.append(&(bytes.len() as u64).to_le_bytes());
+        self.append(bytes);
     }
 
     /// Adds a part that may be absent, which is not the same as empty.
     pub(crate) fn optional(&mut self, bytes: Option<&[u8]>) {
         match bytes {
-            None => self.raw(&[0]),
+            None => self.append(&[0]),
             Some(bytes) => {
-                self.raw(&[1]);
+                self.append(&[1]);
                 self.part(bytes);
             }
         }
     }
 
-    fn raw(&mut self, bytes: &[u8]) {
+    fn append(&mut self, bytes: &[u8]) {
         match &mut self.0 {
             Kind::Plain(hash) => hash.update(bytes),
             Kind::Keyed(mac) => mac.update(bytes),

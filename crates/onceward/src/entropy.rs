@@ -1,10 +1,10 @@
-//! The only file that asks the machine for randomness.
+//! The only file that reads the machine's randomness.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use serde::{Deserialize, Serialize};
 
-/// Names whoever made a claim, so that a claim whose answer was lost recognises itself instead of refusing itself.
+/// Names the maker of a claim, so that a claim whose answer was lost is recognised when it is repeated, not refused.
 ///
 /// Unique, not secret: it never leaves the store.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
@@ -26,7 +26,7 @@ impl OwnerToken {
     }
 }
 
-/// Tells one engine from every other, and gives each of its claims an [`OwnerToken`].
+/// Identifies one engine, and gives each of its claims an [`OwnerToken`].
 #[derive(Debug)]
 pub struct Instance {
     name: u64,
@@ -62,7 +62,7 @@ impl Instance {
     }
 }
 
-/// Bytes from the operating system that nobody can guess, for names and credentials.
+/// Bytes from the operating system that cannot be guessed, for names and credentials.
 pub fn random_bytes<const N: usize>() -> Result<[u8; N], EntropyUnavailable> {
     let mut bytes = [0; N];
     #[expect(clippy::disallowed_methods, reason = "this is the one place that asks for randomness")]

@@ -1,4 +1,4 @@
-//! What can happen to a record, and what can come of it: the words that the machine speaks.
+//! The machine's input and output: events, and the steps that they lead to.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -57,16 +57,16 @@ pub enum Event<'a> {
         /// How it ended.
         outcome: Outcome,
     },
-    /// Someone who knows, a webhook or a probe, says that it happened.
+    /// A webhook or a probe reports that it happened.
     Evidence {
         /// The tenure that is meant, if that is known.
         fence: Option<Fence>,
         /// The answer it had.
         reply: Arc<Reply>,
-        /// Who says so.
+        /// Who reported or decided it.
         by: String,
     },
-    /// A probe could not tell.
+    /// A probe was inconclusive.
     Inconclusive {
         /// The tenure that is meant, if that is known.
         fence: Option<Fence>,
@@ -75,13 +75,13 @@ pub enum Event<'a> {
         /// How many probes there are in all.
         limit: u32,
     },
-    /// Someone decides an unknown outcome.
+    /// An operator decides an unknown outcome.
     Resolve {
         /// The tenure that is meant, if that is known.
         fence: Option<Fence>,
         /// What it was.
         verdict: Resolution,
-        /// Who says so.
+        /// Who reported or decided it.
         by: String,
         /// Why.
         reason: String,
@@ -93,7 +93,7 @@ pub enum Event<'a> {
         /// How long the answer may still be given.
         after: Duration,
     },
-    /// The sweeper came by.
+    /// The sweeper visits the record.
     Sweep {
         /// What becomes of a record past its window.
         expiry: Expiry,
@@ -101,8 +101,8 @@ pub enum Event<'a> {
 }
 
 impl Event<'_> {
-    /// Whether this speaks of another tenure or window than the record's. Owners are told that they are fenced; others are
-    /// told that there is a conflict.
+    /// Whether this refers to another tenure or window than the record's: a conflict. An owner's fence is checked by its own
+    /// event, because the answer is another.
     pub(crate) fn is_about_another(&self, record: &Record) -> bool {
         match self {
             Self::Evidence { fence, .. } | Self::Inconclusive { fence, .. } | Self::Resolve { fence, .. } => {
@@ -139,12 +139,12 @@ pub enum Expiry {
     Soft,
 }
 
-/// What is to be written, what to say, and what operators should hear of.
+/// The machine's output: a write, an answer and perhaps a notice.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Step {
     /// What becomes of the record.
     pub write: Write,
-    /// What whoever asked is told once that is written.
+    /// The answer, given once the write is durable.
     pub answer: Answer,
     /// What is worth counting or alarming about.
     pub notice: Option<Notice>,
@@ -161,7 +161,7 @@ pub enum Write {
     Remove,
 }
 
-/// What whoever asked is told.
+/// The answer to an event.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Answer {
     /// To a claim or a completer.
@@ -182,7 +182,7 @@ pub enum Answer {
     Left,
 }
 
-/// What a claim is told.
+/// The answer to a claim.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Decision {
     /// Do the work. The written record has the fence.
@@ -200,8 +200,8 @@ pub enum Decision {
 pub enum Refusal {
     /// The key names another request, which differs in this part.
     Mismatch(Difference),
-    /// The rest of the work may be done for the same request only, and whether this is it cannot be told: its fingerprint
-    /// was made under other settings.
+    /// The rest of the work may be done for the same request only. Whether this is the same request is not known, because its
+    /// fingerprint was made under other settings.
     Incomparable,
     /// The work is being done.
     InProgress {
@@ -212,7 +212,7 @@ pub enum Refusal {
     Unknown {
         /// When it is worth asking again.
         retry_after: Duration,
-        /// Whether anybody still asks after it.
+        /// Whether reconciliation still probes it.
         letter: Letter,
     },
 }
@@ -224,7 +224,7 @@ pub enum Notice {
     Contradiction,
     /// The fingerprint was made under other settings and could not be compared.
     Uncompared,
-    /// Nothing asks after the outcome any more: an operator must.
+    /// Reconciliation gave up: only an operator can resolve the outcome.
     DeadLettered,
 }
 

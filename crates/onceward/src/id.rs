@@ -19,7 +19,7 @@ impl RecordId {
     /// Where a store's own identity is remembered. No key hashes here but by a 2⁻¹²⁸ accident.
     pub(crate) const IDENTITY: Self = Self([0; 16]);
 
-    /// What is told where there is no operation. The store's own note is none either.
+    /// Stands for no operation: the store's identity is none either.
     #[cfg(feature = "http")]
     pub(crate) const NONE: Self = Self::IDENTITY;
 
@@ -192,8 +192,8 @@ impl Identity {
     /// A namespace and a scope rule are names that people choose and read.
     pub const MAX_BYTES: usize = 255;
 
-    /// `namespace` lets several engines share a store without meeting; `scope_rule` says, in words that the caller
-    /// chooses, how scopes are made, so that a change of that rule is noticed.
+    /// `namespace` separates engines that share a store; `scope_rule` describes how scopes are made, in the caller's own
+    /// words, so that a change of that rule is noticed.
     pub fn new(namespace: &str, scope_rule: &str) -> Result<Self, IdentityError> {
         for (setting, value) in [("namespace", namespace), ("scope rule", scope_rule)] {
             if value.is_empty() || value.len() > Self::MAX_BYTES {
@@ -203,7 +203,7 @@ impl Identity {
         Ok(Self { namespace: namespace.to_owned(), scope_rule: scope_rule.to_owned(), secret: None })
     }
 
-    /// Keys the ids, so that whoever reads the database cannot confirm a guess. Keys are then not stored readably.
+    /// Keys the ids, so that a reader of the database cannot confirm a guess. Keys are then not stored readably.
     pub fn with_secret(mut self, secret: Secret) -> Self {
         self.secret = Some(secret);
         self

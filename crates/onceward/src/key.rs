@@ -8,7 +8,7 @@ use crate::digest::Digest;
 
 /// A client's name for one operation: 1 to 255 bytes of printable ASCII.
 ///
-/// Keys are compared byte for byte, so case and inner spaces matter. Whoever knows a key may be able to fetch the
+/// Keys are compared byte for byte, so case and inner spaces matter. A client that knows a key may be able to fetch the
 /// stored answer, so `Debug` shows a short hash instead, and no error repeats one.
 ///
 /// ```
@@ -36,7 +36,7 @@ pub enum Syntax {
     Strict,
 }
 
-/// Why a header is no key. Says the rule and the place, and never repeats what was sent.
+/// Why a header is no key. Names the rule and the place, and never repeats the value.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum KeyError {
@@ -81,7 +81,7 @@ pub enum KeyError {
     },
 }
 
-/// Sorts of bytes that a key may not hold; told instead of the byte, which belongs to the key.
+/// Classes of bytes that a key may not hold. Errors name the class, because the byte itself is part of the key.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ByteClass {
     /// Below 0x20, or 0x7f.
@@ -115,7 +115,7 @@ impl fmt::Display for ByteClass {
 }
 
 impl Key {
-    /// What Stripe allows, and what fits a `varchar(255)` column of those who keep keys beside their own rows.
+    /// What Stripe allows, and what fits a `varchar(255)` column, where applications store keys beside their own rows.
     pub const MAX_BYTES: usize = 255;
 
     /// A key that did not come in a header: from a queue, a job or a webhook.

@@ -43,7 +43,7 @@ impl MemoryStore {
         Self { rows: Arc::default(), clock }
     }
 
-    /// Overwrites stored bytes, as a failing disk would. For tests of what must come of it.
+    /// Overwrites stored bytes, as a failing disk would. For tests of unreadable records.
     pub fn damage(&self, id: RecordId, change: impl FnOnce(&mut Vec<u8>)) {
         if let Some((_, bytes)) = self.rows().by_id.get_mut(&id) {
             change(bytes);
@@ -116,7 +116,7 @@ impl MemoryStore {
     }
 }
 
-/// Where a record stands in a scan, if it belongs there. What cannot be read belongs to every operator's list.
+/// A record's place in a scan, if it belongs there. An unreadable record is in every operator's list.
 fn position(which: &Which, now: Timestamp, record: Option<&Record>) -> Option<Timestamp> {
     match (which, record) {
         (Which::Due(due), Some(record)) => {

@@ -9,7 +9,7 @@ use serde::{Deserialize, Serialize};
 use crate::Timestamp;
 use crate::record::{Cause, Fence};
 
-/// What a retry gets back. Its debug form tells sizes only: bodies do not belong into logs.
+/// What a retry gets back. Its debug form shows sizes only, because bodies must stay out of logs.
 #[derive(Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Reply {
     /// An HTTP status; 200 where the work is not HTTP.
@@ -18,7 +18,7 @@ pub struct Reply {
     pub headers: Vec<(String, Bytes)>,
     /// The body.
     pub body: Bytes,
-    /// The caller's own version of its replies, so that a new release can tell an old reply.
+    /// The caller's own version of its replies, so that a new release recognises an old reply.
     pub version: u32,
 }
 
@@ -118,7 +118,7 @@ pub enum Outcome {
     Completed(Arc<Reply>),
     /// It is proven not to have happened. The words say why, without keys or bodies.
     Retryable(String),
-    /// Nobody can be sure.
+    /// It may have happened.
     Unknown(Unsure),
 }
 
@@ -137,7 +137,7 @@ impl Outcome {
         Self::Completed(Arc::new(reply))
     }
 
-    /// Whether it says that the work was done, with or without an answer that can be kept.
+    /// Whether the work was done, with or without an answer that can be kept.
     pub const fn is_done(&self) -> bool {
         match self {
             Self::Completed(_) => true,
@@ -146,12 +146,12 @@ impl Outcome {
         }
     }
 
-    /// Nobody can be sure, because there was no whole answer.
+    /// The outcome is unknown, because there was no whole answer.
     pub fn lost(why: impl Into<String>) -> Self {
         Self::Unknown(Unsure { cause: Cause::Lost, why: why.into() })
     }
 
-    /// Nobody can be sure, because the answer itself leaves it open.
+    /// The outcome is unknown, because the answer itself leaves it open.
     pub fn said_unknown(why: impl Into<String>) -> Self {
         Self::Unknown(Unsure { cause: Cause::Said, why: why.into() })
     }
@@ -165,7 +165,7 @@ impl Outcome {
 /// A completed result that came when it could not be applied: from an owner that was fenced, or before the lease lapsed.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Evidence {
-    /// The tenure it speaks of.
+    /// The tenure that it is about.
     pub fence: Fence,
     /// The answer.
     pub reply: Arc<Reply>,

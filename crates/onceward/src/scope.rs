@@ -16,7 +16,7 @@ use std::sync::Arc;
 #[derive(Clone, PartialEq, Eq, Hash)]
 pub struct Scope(Arc<str>);
 
-/// What the scope of an observed operation begins with.
+/// The prefix of an observed operation's scope.
 pub(crate) const SHADOW: &str = "%shadow,";
 
 /// A scope that cannot be used.

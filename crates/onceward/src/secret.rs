@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-/// Keys the hashes of ids and fingerprints, so that whoever reads the database cannot confirm a guessed key or body.
+/// Keys the hashes of ids and fingerprints, so that a reader of the database cannot confirm a guessed key or body.
 ///
 /// ```
 /// let secret = onceward::Secret::new(*b"sixteen bytes, at least").unwrap();

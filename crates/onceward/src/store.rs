@@ -28,21 +28,21 @@ pub trait Store: Send + Sync + 'static {
     ///
     /// A swap whose future is dropped may or may not be carried out, then or later: the caller treats it as
     /// [`Ambiguous`](StoreError::Ambiguous), and reads again. A store in which swaps wait for their turn should skip those
-    /// whose future is gone when their turn comes: a claim that is written after its caller gave up is one that nobody
-    /// works on.
+    /// whose future is gone when their turn comes: a claim that is written after its caller gave up has no
+    /// owner.
     fn swap(&self, id: RecordId, expect: Option<Version>, next: Record) -> StoreFuture<'_, Swapped>;
 
-    /// Lists a page of records. It may miss what changes meanwhile; whoever acts on it does so by compare-and-swap.
+    /// Lists a page of records. It may miss concurrent changes, so callers act on it by compare-and-swap.
     fn scan(&self, scan: Scan) -> StoreFuture<'_, Page>;
 
-    /// Deletes each record that is still at its version, and tells how many were.
+    /// Deletes each record that is still at its version, and returns how many were.
     fn forget(&self, records: Vec<(RecordId, Version)>) -> StoreFuture<'_, usize>;
 }
 
 /// Rises with every write of a record, and is what compare-and-swap compares.
 ///
 /// The store gives it, and never gives the same one to an id again, not even after the record was forgotten: else a
-/// sweeper that slept could delete somebody else's claim.
+/// sweeper that slept could delete a newer claim.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Version(u64);
 
@@ -119,13 +119,13 @@ pub enum Which {
 pub enum Due {
     /// `in_progress`, and the lease has lapsed.
     Leases,
-    /// `unknown`, and reconciliation should look.
+    /// `unknown`, and the next probe is due.
     Reconcile,
     /// Past its window.
     Expired,
 }
 
-/// What an operator asks for. Everything that is given must agree.
+/// An operator's filter. A record must match every field that is set.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Filter {
     /// In this state only.
@@ -201,7 +201,7 @@ impl Record {
     }
 }
 
-/// Something about a server that a store's promise depends on, as `onceward check` tells it.
+/// A property of a server that a store's promise depends on, as `onceward check` reports it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Finding {
     /// How bad it is.
@@ -217,7 +217,7 @@ pub struct Finding {
 pub enum Health {
     /// As it should be.
     Good,
-    /// It works, with a risk that somebody should have chosen.
+    /// It works, with a risk that should be a deliberate choice.
     Warning,
     /// It breaks the promise, or does not work.
     Problem,

@@ -47,7 +47,7 @@ impl Timestamp {
     }
 }
 
-/// A wall clock. Stores have one; engines only repeat what their store said.
+/// A wall clock. Stores have one; engines use their store's.
 pub trait Clock: Send + Sync + 'static {
     /// What time it is.
     fn now(&self) -> Timestamp;
@@ -77,10 +77,10 @@ pub async fn sleep(duration: Duration) {
     tokio::time::sleep(duration).await;
 }
 
-/// Waits like [`sleep`], for whoever waits again and again, always for something that nearly always comes in time.
+/// A reusable timeout, for repeated waits that nearly always end before it.
 ///
-/// A sleep enters the runtime's list of timers and leaves it again, each time under a lock that all share. An alarm stays in
-/// the list with the deadline that it had: if it rings too early for the present one, it is moved then.
+/// Each [`sleep`] registers in the runtime's timer list and leaves it again, both under a lock that all tasks share. An alarm
+/// stays registered with its old deadline, and is moved only if that passes before the present one.
 #[derive(Debug)]
 pub struct Alarm {
     sleep: Pin<Box<tokio::time::Sleep>>,
@@ -107,14 +107,14 @@ impl Alarm {
     }
 }
 
-/// When so much time will have passed since then. What is too far away to be told is 30 years later.
+/// The deadline after this while. One that an `Instant` cannot represent becomes 30 years.
 pub fn deadline(since: Instant, after: Duration) -> Instant {
     const FAR: Duration = Duration::from_secs(30 * 365 * 24 * 60 * 60);
     since.checked_add(after).unwrap_or(since + FAR)
 }
 
-/// Both of this machine's clocks, read together. A reading costs more than most of what is done with it, so one is taken
-/// and passed on where nothing is waited for in between.
+/// Both of this machine's clocks, read together. Reading is expensive, so one reading is passed on as long as nothing is
+/// awaited in between.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Reading {
     pub at: Instant,
@@ -165,7 +165,7 @@ mod tests {
             std::future::poll_fn(|context| alarm.poll_until(set, context)).await;
             assert_eq!(instant().duration_since(start).as_secs(), rings);
         }
-        // A later one was asked for first, and nobody waited for it.
+        // A later deadline was polled first and abandoned.
         let (later, sooner) = (start + Duration::from_secs(900), start + Duration::from_secs(600));
         let asked = std::future::poll_fn(|context| Poll::Ready(alarm.poll_until(later, context))).await;
         assert!(asked.is_pending());
@@ -176,7 +176,7 @@ mod tests {
     }
 
     #[test]
-    fn a_deadline_that_no_clock_can_tell_is_far_away() {
+    fn a_deadline_beyond_what_an_instant_holds_is_far_away() {
         assert!(deadline(instant(), Duration::MAX) > instant() + Duration::from_secs(3600));
     }
 

@@ -4,7 +4,7 @@ use std::process::Command;
 
 use onceward_testkit::servers::{Postgres, RedisServer};
 
-use super::gateway::load::{Seen, Workload, load};
+use super::gateway::load::{LoadResult, Workload, load};
 use super::gateway::side_by_side::{Process, Row, gateway, print};
 use super::median;
 use super::store::Failure;
@@ -21,9 +21,9 @@ pub struct Options {
     rounds: u32,
 }
 
-/// Loads the gateway, and tells how many statements a request took on average.
+/// Loads the gateway, and returns how many statements a request took on average.
 struct Counted {
-    seen: Seen,
+    seen: LoadResult,
     statements: f64,
 }
 
@@ -41,7 +41,7 @@ pub fn run(options: &Options) -> Done {
     let gateway_on = |store: &str, more: &[&str]| gateway(store, upstream.address, more);
     let batched = gateway_on(&postgres.create_database(), &[])?;
     let single = gateway_on(&with(&postgres.create_database(), "batching=off"), &[])?;
-    // Nothing fits into its own memory, so that every replay asks the shared cache, or the database.
+    // Nothing fits into its own memory, so that every replay reads the shared cache, or the database.
     let small = ["--limits-cache-bytes", "0"];
     let cached = gateway_on(&postgres.create_database(), &["--cache", &redis.url(), small[0], small[1]])?;
     let embedded = gateway_on(&format!("sqlite:{}", folder.path().join("embedded.db").display()), &[])?;

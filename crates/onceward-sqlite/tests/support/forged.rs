@@ -67,7 +67,7 @@ pub fn second(claim: Claim, at: u64, changes: &[u8], length: u32) -> Vec<u8> {
 }
 
 /// A value of the database's table `meta`, for an attacker who could read the files once.
-pub fn noted(database: &Path, name: &str) -> u64 {
+pub fn meta_value(database: &Path, name: &str) -> u64 {
     let connection = Connection::open(database).unwrap();
     let select = "SELECT value FROM meta WHERE name = ?1";
     connection.query_row(select, [name], |row| row.get::<_, i64>(0)).map_or(0, i64::cast_unsigned)

@@ -102,12 +102,12 @@ impl Clock for Gate {
 }
 
 /// A store whose writer has committed one record, `sample::id(0)`, and is blocked at the gate.
-pub struct Held {
+pub struct BlockedStore {
     pub store: SqliteStore,
     pub gate: Arc<Gate>,
 }
 
-pub fn held(path: &Path, options: Options) -> Held {
+pub fn blocked_store(path: &Path, options: Options) -> BlockedStore {
     let gate = Arc::new(Gate::default());
     let store = SqliteStore::open(path, Options { clock: gate.clone(), ..options }).unwrap();
     gate.shut();
@@ -115,10 +115,10 @@ pub fn held(path: &Path, options: Options) -> Held {
     assert!(submit(&mut first).is_pending());
     gate.wait_for_the_writer();
     drop(first);
-    Held { store, gate }
+    BlockedStore { store, gate }
 }
 
-/// This test binary as a child process that runs one test.
+/// This test program as a child process that runs one test, named with its module.
 pub fn child(test: &str, path: &Path) -> Command {
     let mut command = Command::new(std::env::current_exe().unwrap());
     command

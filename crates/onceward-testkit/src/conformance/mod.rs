@@ -41,8 +41,8 @@ pub use swap::*;
 
 /// Runs every case, and every scenario script, against the store that a constructor makes.
 ///
-/// The constructor is an `async fn(Arc<VirtualClock>) -> Specimen` whose store is empty and goes by that clock. Where
-/// it says how to damage a row, `conformance!(constructor, with damage)` adds the cases about unreadable records.
+/// The constructor is an `async fn(Arc<VirtualClock>) -> Specimen` whose store is empty and uses that clock. If
+/// the specimen can damage a row, `conformance!(constructor, with damage)` adds the cases about unreadable records.
 #[macro_export]
 macro_rules! conformance {
     ($constructor:path) => {
@@ -125,7 +125,7 @@ impl Specimen {
         self
     }
 
-    /// Says how to flip a bit in the stored bytes of a record, behind the store's back.
+    /// Sets how to flip a bit in the stored bytes of a record, without the store's knowledge.
     pub fn damaged_by<F>(mut self, damage: impl Fn(RecordId) -> F + Send + Sync + 'static) -> Self
     where
         F: Future<Output = ()> + Send + 'static,

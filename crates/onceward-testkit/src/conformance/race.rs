@@ -149,7 +149,7 @@ pub async fn concurrent_increments_are_never_lost(bench: Bench) {
                         seen = Stamped { record: next, version };
                         left -= 1;
                     }
-                    Swapped::Conflict(now) => seen = now.record.expect("nobody forgets it"),
+                    Swapped::Conflict(now) => seen = now.record.expect("it is never forgotten"),
                 }
             }
         });
@@ -169,7 +169,7 @@ pub async fn a_swap_dropped_midway_leaves_the_old_record_or_the_new_one(bench: B
         }
         let seen = bench.load(id).await.expect("the old record does not vanish").record.subject.key.clone();
         assert!(["old", "dropped"].contains(&seen.as_str()), "{seen}");
-        // Whoever swaps next learns which of the two it was, and that stays so.
+        // The next swap learns which of the two it was, and that stays so.
         let last = match bench.swap(id, Some(version), &sample::record("next")).await {
             Swapped::Applied { version, .. } => Stamped { record: sample::record("next"), version },
             Swapped::Conflict(seen) => seen.record.expect("the dropped swap does not delete"),

@@ -78,7 +78,7 @@ pub async fn a_version_rises_with_every_write(bench: Bench) {
     let id = sample::id(1);
     let mut version = bench.put(id, None, &sample::record("k")).await;
     for _ in 0..10 {
-        // The same content is a write all the same: a version tells of writes, not of differences.
+        // The same content is a write all the same: a version counts writes, not differences.
         let next = bench.put(id, Some(version), &sample::record("k")).await;
         assert!(next > version, "{next} follows {version}");
         version = next;
@@ -97,7 +97,7 @@ pub async fn a_version_never_comes_back_after_the_record_was_forgotten(bench: Be
     let new = bench.put(id, None, &sample::record("k")).await;
     assert!(!given.contains(&new), "{new} was given before: {given:?}");
     for old in given {
-        assert_eq!(bench.forget(&[(id, old)]).await, 0, "a sweeper that slept deleted somebody else's claim");
+        assert_eq!(bench.forget(&[(id, old)]).await, 0, "a sweeper that slept deleted a newer claim");
     }
     assert!(bench.load(id).await.is_some());
 }
@@ -140,23 +140,23 @@ pub async fn every_answer_tells_the_time_of_the_stores_clock(bench: Bench) {
     let now = tick();
     assert_eq!(bench.seen(id).await.now, now, "load of nothing");
     let now = tick();
-    let told: Timestamp = match bench.swap(id, None, &sample::record("k")).await {
+    let answered: Timestamp = match bench.swap(id, None, &sample::record("k")).await {
         Swapped::Applied { now, .. } => now,
         Swapped::Conflict(_) => panic!("a swap of a new id met a conflict"),
     };
-    assert_eq!(told, now, "applied");
+    assert_eq!(answered, now, "applied");
     let now = tick();
-    let told = match bench.swap(id, None, &sample::record("k")).await {
+    let answered = match bench.swap(id, None, &sample::record("k")).await {
         Swapped::Conflict(seen) => seen.now,
         Swapped::Applied { .. } => panic!("a second claim was applied"),
     };
-    assert_eq!(told, now, "conflict");
+    assert_eq!(answered, now, "conflict");
     let now = tick();
     assert_eq!(bench.seen(id).await.now, now, "load");
     let now = tick();
     let all = Scan { which: Which::Filter(Filter::default()), after: None, limit: 1 };
     assert_eq!(bench.store.scan(all).await.map(|page| page.now), Ok(now), "scan");
-    // A wall clock is sometimes set back, and the store tells that too.
+    // A wall clock is sometimes set back, and the store's answers follow it.
     bench.clock.rewind(Duration::from_secs(3600));
     assert_eq!(bench.seen(id).await.now, bench.clock.now());
 }

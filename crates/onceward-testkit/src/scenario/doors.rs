@@ -12,7 +12,7 @@ use onceward::{
 };
 
 use super::run::Silence;
-use super::{Act, Answered, Deed, Door, Ending, Said, Told};
+use super::{Act, Answered, Deed, Door, Ending, Observed, Reaction};
 use crate::{VirtualClock, sample};
 
 /// The pure machine over a map: no store, no clock, no engine.
@@ -28,11 +28,11 @@ impl Door for MachineDoor {
         (self.elapsed, self.ahead) = (at, ahead);
     }
 
-    async fn act(&mut self, act: &Act, fence: Option<Fence>) -> Told {
+    async fn act(&mut self, act: &Act, fence: Option<Fence>) -> Observed {
         let name = (act.scope.clone(), act.key.clone());
         let record = self.records.get(&name);
         let Some(request) = Request::of(act, fence) else {
-            return told(None, record);
+            return observed(None, record);
         };
         let now = sample::START.after(self.elapsed).after(self.ahead);
         let step = machine::step(record, moment(now, self.ahead), &request.event());
@@ -45,7 +45,7 @@ impl Door for MachineDoor {
                 self.records.remove(&name);
             }
         }
-        told(Some(step), self.records.get(&name))
+        observed(Some(step), self.records.get(&name))
     }
 }
 
@@ -70,7 +70,7 @@ impl StoreDoor {
         self.store.load(id).await.expect("a healthy store loads")
     }
 
-    /// Writes what a step asks for, or gives what stood in its way.
+    /// Applies a step's write, or returns the record that it conflicted with.
     async fn write(&self, id: RecordId, seen: &Seen, write: &Write) -> Result<(), Seen> {
         let expect = seen.record.as_ref().map(|stamped| stamped.version);
         match (write, expect) {
@@ -97,15 +97,15 @@ impl Door for StoreDoor {
         self.clock.set(sample::START.after(at).after(ahead));
     }
 
-    async fn act(&mut self, act: &Act, fence: Option<Fence>) -> Told {
+    async fn act(&mut self, act: &Act, fence: Option<Fence>) -> Observed {
         let scope = Scope::new(&act.scope).expect("a script's scope is short");
         let key = Key::new(&act.key).expect("a script's key is a key");
         let id = self.identity.id_of(&scope, &key);
         let Some(request) = Request::of(act, fence) else {
             let seen = self.load(id).await;
-            let told = told(None, seen.record.as_ref().map(|stamped| &stamped.record));
+            let observed = observed(None, seen.record.as_ref().map(|stamped| &stamped.record));
             self.read.insert(act.actor.clone(), seen);
-            return told;
+            return observed;
         };
         let mut seen = match self.read.remove(&act.actor) {
             Some(stale) => Seen { now: self.clock.now(), ..stale },
@@ -117,7 +117,7 @@ impl Door for StoreDoor {
             match self.write(id, &seen, &step.write).await {
                 Ok(()) => {
                     let now = self.load(id).await.record.map(|stamped| stamped.record);
-                    return told(Some(step), now.as_ref());
+                    return observed(Some(step), now.as_ref());
                 }
                 Err(winner) => seen = winner,
             }
@@ -130,12 +130,12 @@ fn moment(now: Timestamp, ahead: Duration) -> Moment {
     Moment { now, expiry_now: Timestamp::from_micros(now.as_micros().saturating_sub(ahead)) }
 }
 
-/// What is told about a step (or a mere look) that left the record like this.
-fn told(step: Option<Step>, record: Option<&Record>) -> Told {
+/// The result of a step, or of a read, that left this record.
+fn observed(step: Option<Step>, record: Option<&Record>) -> Observed {
     let state = Some(record.map_or("none", |record| record.state.name()));
     let facts = record.map(facts).unwrap_or_default();
     let Some(step) = step else {
-        return Told { said: Said::Read, tenure: None, state, facts, alarm: None };
+        return Observed { reaction: Reaction::Read, tenure: None, state, facts, alarm: None };
     };
     let tenure = match &step.answer {
         Answer::Decision(Decision::Execute | Decision::Resume(_)) => {
@@ -150,7 +150,13 @@ fn told(step: Option<Step>, record: Option<&Record>) -> Told {
         | Answer::Swept
         | Answer::Left => None,
     };
-    Told { said: Said::Answer(step.answer), tenure, state, facts, alarm: Some(step.notice.ok_or(Silence)) }
+    Observed {
+        reaction: Reaction::Answer(step.answer),
+        tenure,
+        state,
+        facts,
+        alarm: Some(step.notice.ok_or(Silence)),
+    }
 }
 
 /// What scripts may assert of a record beside its state.
@@ -213,7 +219,7 @@ impl<'a> Request<'a> {
             Deed::Claim { format, .. } => {
                 Event::Claim { claim: &self.claim, owner, label: &self.act.key, format: *format }
             }
-            // A look has no event; resuming with nobody's token is the nearest that changes nothing.
+            // A read has no event; resuming with an unused token is the nearest that changes nothing.
             Deed::Read | Deed::Resume => Event::Resume { owner },
             Deed::Renew => Event::Renew { fence },
             Deed::Checkpoint { point, data } => {

@@ -11,7 +11,7 @@
 //! 63s  B claims k body=x       -> replay 201
 //! ```
 //!
-//! A line is a time since the beginning, who acts, what they do, and what they must be told.
+//! A line is a time since the beginning, who acts, what they do, and the answer they must get.
 //!
 //! - The first line is the title: `#` and a sentence. Later lines that begin with `#` are comments.
 //! - `terms NAME=VALUE…` sets the terms of the claims that follow: `lease`, `retention`, `grace`, `on_lapse=unknown` or
@@ -19,7 +19,7 @@
 //! - `clock ahead=24h` makes the store's clock run ahead of elapsed time from there on, and holds expiry back by as much.
 //! - Who acts is also the owner token: the same name claims as the same owner.
 //! - `fence=N` is the N-th tenure that the script has handed out for that key. Fences themselves are times.
-//! - Whoever does not name a key with `key=` means the key that was claimed last; likewise with `scope=`.
+//! - Without `key=` the key that was claimed last is meant; likewise with `scope=`.
 //! - `reads` remembers the record; the same actor's next act begins from what was read then, however stale it is by now.
 //! - `terms format=1` writes the records of the claims that follow in format 1.
 //! - `target=` is where the claim's request goes, whatever its body; `rules=` names the rules of its fingerprint.
@@ -41,7 +41,7 @@ use onceward::{Cause, RecordFormat, Terms};
 pub use doors::{MachineDoor, StoreDoor};
 pub use list::{SCRIPTS, named, on_machine, on_store};
 pub use parse::ScriptError;
-pub use run::{Alarm, Door, Failure, Said, Silence, Told, run};
+pub use run::{Alarm, Door, Failure, Observed, Reaction, Silence, run};
 
 /// A script that has been read.
 #[derive(Debug, Clone)]
@@ -73,11 +73,11 @@ pub struct Line {
     pub ahead: Duration,
     /// What is done.
     pub act: Act,
-    /// What must be told: words that must begin the answer, and named values.
+    /// The expected answer: the words that begin it, and named values.
     pub expected: Expected,
 }
 
-/// Somebody does something about a key.
+/// An act on a key.
 #[derive(Debug, Clone)]
 pub struct Act {
     /// Who, which is also the owner token.
@@ -150,7 +150,7 @@ pub enum Ending {
     Completed(Answered),
     /// It did not happen.
     Retryable,
-    /// Nobody knows, for this cause. Only an owner can say so.
+    /// Unknown, for this cause. Only an owner can settle so.
     Unknown(Cause),
 }
 
@@ -163,7 +163,7 @@ pub struct Answered {
     pub body: String,
 }
 
-/// What must be told.
+/// The expected answer.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Expected {
     /// `["refuse", "unknown"]`

@@ -1,4 +1,4 @@
-//! Reads a script. Whatever it does not understand it refuses, with the line and with what would have been understood.
+//! Reads a script. An unknown word is refused, with its line and the words that are allowed there.
 
 use std::fmt;
 use std::time::Duration;
@@ -77,7 +77,7 @@ fn line(text: &str, standing: &mut Standing) -> Parsed<Option<Line>> {
         standing.ahead = duration(&words.need("ahead")?)?;
         return words.done().map(|()| None);
     }
-    let (done, told) = text.split_once("->").ok_or("expected `-> ANSWER` after what is done")?;
+    let (done, answer) = text.split_once("->").ok_or("expected `-> ANSWER` after what is done")?;
     let mut words = Words::of(done)?;
     let at = duration(&words.word("a time, like 61s")?)?;
     if at < standing.now {
@@ -86,7 +86,7 @@ fn line(text: &str, standing: &mut Standing) -> Parsed<Option<Line>> {
     standing.now = at;
     let act = act(&mut words, standing)?;
     words.done()?;
-    let expected = expected(Words::of(told)?)?;
+    let expected = expected(Words::of(answer)?)?;
     Ok(Some(Line { number: 0, text: String::new(), at, ahead: standing.ahead, act, expected }))
 }
 
@@ -310,7 +310,7 @@ impl Words {
         self.value(name).ok_or_else(|| format!("expected {name}="))
     }
 
-    /// Fails on whatever nobody asked for: a misspelt name must not be a silent no-op.
+    /// Fails on unused values: a misspelt name must not be a silent no-op.
     fn done(&self) -> Parsed<()> {
         let values = self.values.iter().map(|(name, value)| format!("{name}={value}"));
         let left: Vec<_> = self.words.iter().cloned().chain(values).collect();

@@ -16,37 +16,37 @@ pub trait Door {
     fn wait_until(&mut self, at: Duration, ahead: Duration) -> impl Future<Output = ()> + Send;
 
     /// Does it. `fence` is the tenure that the act names, if it names one.
-    fn act(&mut self, act: &Act, fence: Option<Fence>) -> impl Future<Output = Told> + Send;
+    fn act(&mut self, act: &Act, fence: Option<Fence>) -> impl Future<Output = Observed> + Send;
 }
 
-/// What an actor was told, as far as the door shows it. What is hidden is not compared.
+/// The result of an act, as far as the door shows it. What is hidden is not compared.
 #[derive(Debug, Clone)]
-pub struct Told {
-    /// The answer itself.
-    pub said: Said,
+pub struct Observed {
+    /// The answer.
+    pub reaction: Reaction,
     /// The tenure that was handed out and its attempt, with Execute and Resume.
     pub tenure: Option<(Fence, u32)>,
     /// The record's state afterwards, or `none`.
     pub state: Option<&'static str>,
-    /// What else the record says afterwards, by the names that scripts use.
+    /// Other values of the record afterwards, by the names that scripts use.
     pub facts: Vec<(&'static str, String)>,
-    /// What operators heard of: that, or that there was nothing to hear of.
+    /// The notice for operators, or that there was none.
     pub alarm: Option<Alarm>,
 }
 
-/// What operators heard of.
+/// The notice for operators, or that there was none.
 pub type Alarm = Result<Notice, Silence>;
 
-/// There was nothing to hear of.
+/// There was no notice.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Silence;
 
-/// The answer itself.
+/// The answer to an act.
 #[derive(Debug, Clone)]
-pub enum Said {
-    /// To whoever did something.
+pub enum Reaction {
+    /// To an event.
     Answer(Answer),
-    /// To whoever read.
+    /// To a read.
     Read,
 }
 
@@ -82,13 +82,13 @@ pub async fn run(script: &Script, door: &mut impl Door) -> Result<(), Failure> {
             },
         };
         door.wait_until(line.at, line.ahead).await;
-        let told = door.act(&line.act, fence).await;
-        if let Some((fence, _)) = told.tenure
+        let observed = door.act(&line.act, fence).await;
+        if let Some((fence, _)) = observed.tenure
             && !handed_out.contains(&fence)
         {
             handed_out.push(fence);
         }
-        compare(line, &shown(&told, handed_out)).map_err(fail)?;
+        compare(line, &shown(&observed, handed_out)).map_err(fail)?;
     }
     Ok(())
 }
@@ -100,12 +100,12 @@ struct Shown {
 }
 
 fn compare(line: &Line, shown: &Shown) -> Result<(), String> {
-    let told = || {
+    let answered = || {
         let values: Vec<_> = shown.values.iter().map(|(name, value)| format!("{name}={value}")).collect();
-        format!("was told: {} {}", shown.words.join(" "), values.join(" "))
+        format!("answered: {} {}", shown.words.join(" "), values.join(" "))
     };
     if !shown.words.starts_with(&line.expected.words) {
-        return Err(told());
+        return Err(answered());
     }
     let silence = ("alarm".to_owned(), "none".to_owned());
     let unnamed = (!line.expected.values.iter().any(|(name, _)| name == "alarm")).then_some(&silence);
@@ -113,25 +113,25 @@ fn compare(line: &Line, shown: &Shown) -> Result<(), String> {
         let hidden_or_equal =
             shown.values.iter().find(|(shown, _)| shown == name).is_none_or(|(_, value)| value == expected);
         if !hidden_or_equal {
-            return Err(format!("{}\nexpected: {name}={expected}", told()));
+            return Err(format!("{}\nexpected: {name}={expected}", answered()));
         }
     }
     Ok(())
 }
 
-fn shown(told: &Told, handed_out: &[Fence]) -> Shown {
+fn shown(observed: &Observed, handed_out: &[Fence]) -> Shown {
     let mut values = Vec::new();
-    let words = match &told.said {
-        Said::Read => vec!["read".to_owned()],
-        Said::Answer(answer) => said(answer, &mut values),
+    let words = match &observed.reaction {
+        Reaction::Read => vec!["read".to_owned()],
+        Reaction::Answer(answer) => said(answer, &mut values),
     };
-    if let Some((fence, attempt)) = told.tenure {
+    if let Some((fence, attempt)) = observed.tenure {
         let nth = handed_out.iter().position(|known| *known == fence).map_or(0, |index| index + 1);
         values.extend([("fence", nth.to_string()), ("attempt", attempt.to_string())]);
     }
-    values.extend(told.state.map(|state| ("state", state.to_owned())));
-    values.extend(told.facts.iter().cloned());
-    let alarm = told.alarm.map(|alarm| match alarm {
+    values.extend(observed.state.map(|state| ("state", state.to_owned())));
+    values.extend(observed.facts.iter().cloned());
+    let alarm = observed.alarm.map(|alarm| match alarm {
         Ok(Notice::Contradiction) => "contradiction",
         Ok(Notice::Uncompared) => "uncompared",
         Ok(Notice::DeadLettered) => "dead_lettered",

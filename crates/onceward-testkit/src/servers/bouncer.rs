@@ -7,6 +7,7 @@ use tempfile::TempDir;
 use super::free_port;
 use super::guardian::Guarded;
 use super::postgres::{Postgres, as_server, give, text};
+use crate::wait;
 
 /// A pooler in front of a server. It is ended when this is dropped, or with the process.
 pub struct PgBouncer {
@@ -52,12 +53,14 @@ impl PgBouncer {
             .unwrap_or("pgbouncer");
         let words = as_server(vec![program.to_owned(), text(&file)]);
         let running = Guarded::start("INT", directory.path(), &words);
-        while !running.is_gone() {
-            if TcpStream::connect(("127.0.0.1", port)).is_ok() {
-                return Some(Self { directory, port, running });
+        let started = wait::until_blocking("pgbouncer takes connections or has ended", || {
+            match TcpStream::connect(("127.0.0.1", port)) {
+                Ok(_) => Ok(true),
+                Err(_) if running.is_gone() => Ok(false),
+                Err(error) => Err(error),
             }
-        }
-        None
+        });
+        started.then_some(Self { directory, port, running })
     }
 
     /// The port.

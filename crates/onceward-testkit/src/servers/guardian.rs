@@ -4,11 +4,11 @@ use std::io::{BufRead, BufReader, Write};
 use std::path::Path;
 use std::process::{Child, ChildStdin, Command, Stdio};
 
-/// Starts the program after it as a child and tells its id; when its own input ends it sends the signal that is named
+/// Starts the program after it as a child and prints its id; when its own input ends it sends the signal that is named
 /// first, waits, and clears up the directory. The output of the program goes to a file.
 const SCRIPT: &str = r#"
 signal=$1; directory=$2; log=$2/log; shift 2
-# Whoever ends the whole group of processes, or hangs up, must not keep the guardian from its work.
+# A signal to the whole process group must not end the guardian before its work.
 trap : TERM INT HUP PIPE
 "$@" >>"$log" 2>&1 </dev/null &
 pid=$!
@@ -18,7 +18,7 @@ read -r word
 kill -"${word:-$signal}" "$pid" 2>/dev/null
 # A signal interrupts the wait, and not the one that is waited for.
 until wait "$pid" || ! kill -0 "$pid" 2>/dev/null; do :; done
-# Nobody said a word: the owner is gone, and needs nothing any more.
+# No signal was named: the owner is gone, and needs nothing any more.
 if [ -z "$word" ]; then rm -rf "$directory"; fi
 echo ended 2>/dev/null
 "#;

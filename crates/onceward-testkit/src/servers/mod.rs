@@ -17,8 +17,7 @@ pub use wire::{Cut, Wire};
 
 use std::net::TcpListener;
 
-/// A port that nobody listens on. Somebody could take it before the server does; then the server does not start, and
-/// another one is tried.
+/// A free port. If another process takes it first, the server does not start, and another port is tried.
 fn free_port() -> u16 {
     let listener = TcpListener::bind(("127.0.0.1", 0)).expect("the loopback interface has a free port");
     listener.local_addr().expect("a listener has an address").port()

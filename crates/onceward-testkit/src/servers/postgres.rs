@@ -9,8 +9,9 @@ use tempfile::TempDir;
 
 use super::free_port;
 use super::guardian::Guarded;
+use crate::wait;
 
-/// Where a server that many tests share is told: `cargo xtask test` starts one.
+/// Holds the URL of a server that many tests share: `cargo xtask test` starts one.
 const SHARED: &str = "ONCEWARD_TEST_POSTGRES";
 
 /// What a server is started with beside its defaults.
@@ -73,7 +74,7 @@ pub(super) fn text(path: &Path) -> String {
     path.to_str().expect("temporary paths are text").to_owned()
 }
 
-/// Runs a program to its end, and fails with its words.
+/// Runs a program to its end, and fails with its output.
 pub(super) fn run(words: &[String]) -> String {
     let (first, rest) = words.split_first().expect("there is a program");
     let output =
@@ -157,7 +158,7 @@ impl Postgres {
             port.to_string(),
         ];
         // `QUIT` is PostgreSQL's immediate end.
-        let server = Guarded::start("QUIT", self.directory.path(), &as_server(words));
+        let mut server = Guarded::start("QUIT", self.directory.path(), &as_server(words));
         // It exits with a status of its own once it can be asked, or when it never will.
         let ready = as_server(vec![
             text(&program("pg_isready")),
@@ -173,15 +174,15 @@ impl Postgres {
                 .status()
                 .is_ok_and(|status| status.success())
         };
-        let mut server = server;
-        while !server.is_gone() {
-            if is_ready() {
-                self.running = Some(server);
-                return true;
-            }
+        let started = wait::until_blocking("PostgreSQL takes connections or has ended", || {
+            if is_ready() { Ok(true) } else { wait::seen(!server.is_gone(), |running| !running) }
+        });
+        if started {
+            self.running = Some(server);
+        } else {
+            server.end("QUIT");
         }
-        server.end("QUIT");
-        false
+        started
     }
 
     /// Ends it in good order.
@@ -263,7 +264,7 @@ fn create_database(server: &str) -> String {
     format!("{server}/{name}")
 }
 
-/// A new, empty database on the server that all tests share: the one that is told in `ONCEWARD_TEST_POSTGRES`, or one that
+/// A new, empty database on the server that all tests share: the one in `ONCEWARD_TEST_POSTGRES`, or one that
 /// this process starts for itself.
 pub fn shared_postgres() -> String {
     static OWN: OnceLock<Postgres> = OnceLock::new();
@@ -299,8 +300,11 @@ impl Standby {
         server.restart();
         primary.sql("postgres", "ALTER SYSTEM SET synchronous_standby_names = 'standby'");
         primary.sql("postgres", "SELECT pg_reload_conf()");
-        // Everything from here on waits for the standby; it is there when the server says so.
-        while primary.sql("postgres", "SELECT sync_state FROM pg_stat_replication") != "sync" {}
+        // From here on every commit waits for the standby.
+        wait::until_blocking("the standby is synchronous", || {
+            let state = primary.sql("postgres", "SELECT sync_state FROM pg_stat_replication");
+            wait::seen(state, |state| state == "sync")
+        });
         Self { server }
     }
 

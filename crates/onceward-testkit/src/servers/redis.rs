@@ -7,6 +7,8 @@ use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
 use std::sync::{Mutex, PoisonError};
 
+use crate::wait;
+
 /// A running server. It ends when this is dropped, and also when the process that started it does, however that ends: a
 /// shell waits for its end of a pipe to close, and then kills the server.
 #[derive(Debug)]
@@ -17,7 +19,7 @@ pub struct RedisServer {
     keeper: Mutex<Option<Child>>,
 }
 
-/// Starts a server, says so, and kills it when nobody holds the other end of its input any more.
+/// Starts a server, and kills it when the other end of its input is closed.
 const KEEPER: &str = r#"redis-server "$@" & server=$!; read -r line; kill -9 "$server"; wait "$server""#;
 
 impl RedisServer {
@@ -77,7 +79,7 @@ impl RedisServer {
 impl Drop for RedisServer {
     fn drop(&mut self) {
         self.kill();
-        // A folder that stays behind in the system's temporary folder harms nobody.
+        // A folder that stays behind in the system's temporary folder is harmless.
         drop(fs::remove_dir_all(&self.folder));
     }
 }
@@ -90,7 +92,7 @@ pub struct RedisCluster {
 }
 
 impl RedisCluster {
-    /// Starts three nodes and waits until each of them says that the cluster is whole.
+    /// Starts three nodes and waits until each of them reports that the cluster is whole.
     pub fn start(settings: &[&str]) -> Self {
         let nodes: Vec<_> = (0..3)
             .map(|_| {
@@ -106,9 +108,9 @@ impl RedisCluster {
         let printed = cli(&arguments);
         assert!(printed.contains("All 16384 slots covered"), "{printed}");
         for node in &nodes {
-            // There is no event to wait for; each question is a process of its own, which paces the loop.
-            let whole = (0..2_000).any(|_| node.cli(&["cluster", "info"]).contains("cluster_state:ok"));
-            assert!(whole, "the cluster is not whole: {}", node.cli(&["cluster", "info"]));
+            wait::until_blocking("the cluster is whole", || {
+                wait::seen(node.cli(&["cluster", "info"]), |info| info.contains("cluster_state:ok"))
+            });
         }
         Self { nodes }
     }
@@ -124,7 +126,7 @@ fn cli(arguments: &[&str]) -> String {
     String::from_utf8_lossy(&output.stdout).into_owned()
 }
 
-/// A port that nobody uses at the moment. The operating system does not give the same one again soon.
+/// A free port. The operating system does not give the same one again soon.
 fn free_port() -> u16 {
     loop {
         let listener = TcpListener::bind("127.0.0.1:0").expect("the machine has free ports");

@@ -11,14 +11,14 @@ use tokio::sync::watch;
 pub enum Cut {
     /// The message never reaches the server.
     Before,
-    /// The server has it; nobody knows what it makes of it.
+    /// The server has it; its answer is lost.
     Sent,
     /// The server has answered, and so has done it; this many bytes of the answer reach the client.
     Answered {
         /// Bytes of the answer that still pass.
         bytes: usize,
     },
-    /// The message is held back, and the connection stays open: nobody hears anything until it is released.
+    /// The message is held back, and the connection stays open: nothing is answered until it is released.
     Stall,
 }
 

@@ -19,7 +19,7 @@ use super::process::Process;
 use super::sometimes::Sometimes;
 use super::store::{Connection, Database, Stalled};
 use super::world::{AskedFor, World};
-use super::{Shared, TrueClock};
+use super::{SharedLock, TrueClock};
 
 /// How far the store's clock jumps: well beyond what expiry trusts, and short enough to be sat out at the end.
 pub const JUMP: Duration = Duration::from_secs(6 * 60);
@@ -28,11 +28,11 @@ pub const JUMP: Duration = Duration::from_secs(6 * 60);
 #[derive(Clone)]
 pub struct Cast {
     pub plan: Arc<Plan>,
-    pub world: Shared<World>,
+    pub world: SharedLock<World>,
     pub database: Arc<Database>,
-    pub nodes: Shared<Vec<Option<Node>>>,
+    pub nodes: SharedLock<Vec<Option<Node>>>,
     pub mutant: Mutant,
-    pub instances: Shared<u64>,
+    pub instances: SharedLock<u64>,
 }
 
 /// One life of a process with its engine.
@@ -43,7 +43,7 @@ pub struct Node {
     pub instance: u64,
 }
 
-struct Watch(Shared<World>);
+struct Watch(SharedLock<World>);
 
 impl Observer for Watch {
     fn observe(&self, _: &str, id: RecordId, what: Observation) {
@@ -62,7 +62,7 @@ pub struct Request {
 }
 
 impl Cast {
-    /// Starts a process. A store that is away is asked until it is back.
+    /// Starts a process. While the store is away, opening is retried.
     pub async fn start(&self) -> Node {
         let process = Arc::new(Process::default());
         let store = Arc::new(Connection { database: self.database.clone(), process: process.clone() });
@@ -121,7 +121,7 @@ impl Cast {
         draw(&mut self.world.lock())
     }
 
-    /// A client that asks, loses patience, disconnects, and asks again.
+    /// A client that sends a request, times out, disconnects, and retries.
     pub async fn client(self) {
         for _ in 0..self.plan.requests {
             let request = self.draw(|world| Request {
@@ -139,16 +139,16 @@ impl Cast {
                     let leaves = world.random.permille(world.chances.disconnect);
                     if leaves { world.random.millis(1, 800) } else { Duration::from_secs(9) }
                 });
-                if self.ask(&node, request, terms, patience).await == Told::Answer {
+                if self.ask(&node, request, terms, patience).await == ClientAnswer::Answer {
                     break;
                 }
             }
         }
     }
 
-    /// One request. What the client is told is held against what really happened.
-    pub async fn ask(&self, node: &Node, request: Request, terms: Terms, patience: Duration) -> Told {
-        let Ok(claim) = claim(request, terms, &self.plan) else { return Told::Nothing };
+    /// One request. The client's answer is compared with what really happened.
+    pub async fn ask(&self, node: &Node, request: Request, terms: Terms, patience: Duration) -> ClientAnswer {
+        let Ok(claim) = claim(request, terms, &self.plan) else { return ClientAnswer::Nothing };
         let asked = self.database.true_now();
         self.world.lock().answers.asked += 1;
         let asked_for = AskedFor { body: request.body, target: request.target };
@@ -162,7 +162,7 @@ impl Cast {
         let ran = tokio::select! {
             biased;
             ran = answered => ran,
-            () = sleep(patience) => return Told::Nothing,
+            () = sleep(patience) => return ClientAnswer::Nothing,
         };
         let now = self.database.true_now();
         let mut world = self.world.lock();
@@ -171,26 +171,28 @@ impl Cast {
                 let number = std::str::from_utf8(&reply.body).ok().and_then(|text| text.parse().ok());
                 let answer = (number.unwrap_or(u64::MAX), expires_at);
                 world.answered(now, asked, (id_of(request), asked_for), answer);
-                Told::Answer
+                ClientAnswer::Answer
             }
             Ok(Ran::Refused(refusal)) => {
                 world.answers.refused += 1;
                 match refusal {
-                    onceward::Refusal::Mismatch(_) => Told::Mismatch,
-                    onceward::Refusal::Unknown { .. } | onceward::Refusal::Incomparable => Told::Unknown,
-                    onceward::Refusal::InProgress { .. } => Told::InProgress,
+                    onceward::Refusal::Mismatch(_) => ClientAnswer::Mismatch,
+                    onceward::Refusal::Unknown { .. } | onceward::Refusal::Incomparable => {
+                        ClientAnswer::Unknown
+                    }
+                    onceward::Refusal::InProgress { .. } => ClientAnswer::InProgress,
                 }
             }
-            Ok(Ran::Retryable(_)) => Told::Retryable,
-            Ok(Ran::Unknown(_)) => Told::Unknown,
+            Ok(Ran::Retryable(_)) => ClientAnswer::Retryable,
+            Ok(Ran::Unknown(_)) => ClientAnswer::Unknown,
             Err(_) => {
                 world.answers.failed += 1;
-                Told::Nothing
+                ClientAnswer::Nothing
             }
         }
     }
 
-    /// Whatever goes wrong, about once a second.
+    /// Injects a fault about once a second.
     pub async fn misfortune(self) {
         let until = instant() + self.plan.busy;
         while instant() < until {
@@ -257,7 +259,7 @@ impl Cast {
         });
     }
 
-    /// An operator and a webhook sender, who look at the ledger and say what they see.
+    /// An operator and a webhook sender, who report what the ledger shows.
     pub async fn operator(self) {
         let until = instant() + self.plan.busy;
         while instant() < until {
@@ -286,7 +288,7 @@ impl Cast {
         let chances = self.world.lock().chances.clone();
         let executed = self.world.lock().ledger.iter().position(|done| done.id == id && done.fence == fence);
         let reply = |number: usize| Arc::new(Reply::new(number.to_string()));
-        // Whether it worked is told by the record; here it only matters that it was tried.
+        // The record shows whether it worked; here it only matters that it was tried.
         match (state, executed) {
             (State::InProgress { .. } | State::Unknown { .. }, Some(number))
                 if self.draw(|world| world.random.permille(chances.webhook)) =>
@@ -355,9 +357,9 @@ impl Cast {
     }
 }
 
-/// What a client was told, in short.
+/// A client's answer, in short.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Told {
+pub enum ClientAnswer {
     Answer,
     Mismatch,
     InProgress,
@@ -405,7 +407,7 @@ impl Worker {
                 let name = operation.operation_id();
                 let number = self.cast.world.lock().execute(now, name, self.asked_for, fence).to_string();
                 if let Ok(point) = RecoveryPoint::new("executed", number.clone()) {
-                    // Work that cannot note its phase, or has lost its tenure, goes on: what is done is done.
+                    // Work that cannot checkpoint, or has lost its tenure, continues: its effects happen anyway.
                     drop(operation.checkpoint(point).await);
                 }
                 number
@@ -433,7 +435,7 @@ impl Worker {
         Outcome::completed(Reply::new(number))
     }
 
-    /// A part of the owner that does not know of the answer says later that nothing was done.
+    /// A part of the owner that did not get the answer reports later that nothing was done.
     fn contradict_later(&self, operation: &Operation) {
         let (cast, id, fence) = (self.cast.clone(), operation.id(), operation.fence());
         let pause = self.cast.draw(|world| world.random.millis(50, 1500));

@@ -30,7 +30,7 @@ use onceward::{Clock, OnLapse, State, Terms, Timestamp};
 
 use crate::Random;
 
-use self::actors::{Cast, JUMP, Request, Told};
+use self::actors::{Cast, ClientAnswer, JUMP, Request};
 pub use self::mutant::Mutant;
 use self::plan::Plan;
 pub use self::rule::{Rule, Violation};
@@ -43,10 +43,10 @@ const EPOCH_SECS: u64 = 1_000_000_000;
 /// How many of the answers that clients got must be real ones, in a hundred. Less, and the faults have drowned the work.
 const REPLIES_MIN_PERCENT: u64 = 25;
 
-/// Something that all actors share. Everything runs on one thread, so a lock is never waited for.
-pub struct Shared<T>(Arc<Mutex<T>>);
+/// A value behind a lock that all actors share. Everything runs on one thread, so the lock is never contended.
+pub struct SharedLock<T>(Arc<Mutex<T>>);
 
-impl<T> Shared<T> {
+impl<T> SharedLock<T> {
     fn new(value: T) -> Self {
         Self(Arc::new(Mutex::new(value)))
     }
@@ -56,7 +56,7 @@ impl<T> Shared<T> {
     }
 }
 
-impl<T> Clone for Shared<T> {
+impl<T> Clone for SharedLock<T> {
     fn clone(&self) -> Self {
         Self(self.0.clone())
     }
@@ -70,7 +70,7 @@ impl Clock for TrueClock {
     }
 }
 
-/// What one history came to.
+/// The result of one history.
 #[derive(Debug, Clone)]
 pub struct History {
     /// Where it came from.
@@ -105,15 +105,15 @@ async fn play(seed: u64, mutant: Mutant, trace: Trace) -> History {
     let mut random = Random::seeded(seed);
     let plan = Arc::new(Plan::draw(&mut random));
     let lines = (trace == Trace::On).then(|| vec![format!("{plan:?}")]);
-    let world = Shared::new(World::new(random, plan.chances.clone(), lines));
+    let world = SharedLock::new(World::new(random, plan.chances.clone(), lines));
     let database = Database::new(world.clone(), mutant, plan.visibility);
     let cast = Cast {
         plan: plan.clone(),
         world: world.clone(),
         database: database.clone(),
-        nodes: Shared::new(vec![None; plan.engines]),
+        nodes: SharedLock::new(vec![None; plan.engines]),
         mutant,
-        instances: Shared::new(seed << 16),
+        instances: SharedLock::new(seed << 16),
     };
     for which in 0..plan.engines {
         let node = cast.start().await;
@@ -167,12 +167,13 @@ async fn come_to_rest(cast: &Cast) {
                 grace: cast.plan.grace,
             };
             let request = Request { scope, key, body: 0, target: 0 };
-            let told = cast.ask(&node, request, terms, Duration::from_secs(30)).await;
+            let answer = cast.ask(&node, request, terms, Duration::from_secs(30)).await;
             // Ordinary work may still take longer than its timeout, which is an unknown outcome like any other.
-            if !matches!(told, Told::Answer | Told::Mismatch | Told::Unknown) {
+            if !matches!(answer, ClientAnswer::Answer | ClientAnswer::Mismatch | ClientAnswer::Unknown) {
                 let now = cast.database.true_now();
-                let what =
-                    format!("invariant 10: without faults, key {key} of scope {scope} was told {told:?}");
+                let what = format!(
+                    "invariant 10: without faults, key {key} of scope {scope} was answered {answer:?}"
+                );
                 cast.world.lock().violate(now, Rule::NotWedged, what);
             }
         }

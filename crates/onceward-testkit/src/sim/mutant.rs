@@ -26,7 +26,7 @@ pub enum Mutant {
     UnknownMayExpire,
     /// A key that is claimed anew begins again with the first fence.
     FencesRestartAfterSweep,
-    /// Another request under a running key is told to wait.
+    /// Another request under a running key is answered as in progress.
     MismatchCheckedAfterInProgress,
     /// A claim whose answer was lost does not recognise itself.
     AmbiguousClaimTreatedAsRefused,
@@ -38,7 +38,7 @@ pub enum Mutant {
     AnswerKeptTooShort,
     /// A retry declares a running execution lost.
     LiveLeaseTakenAway,
-    /// A driver that was told of a conflict, and is shown no record, believes that its own was written.
+    /// A driver that gets a conflict without a record assumes that its own was written.
     ConflictWithNothingTakenForAWin,
     /// An attempt that took over after a lapse and sent nothing releases the operation.
     DoubtForgotten,

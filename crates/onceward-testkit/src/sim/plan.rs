@@ -37,7 +37,7 @@ pub struct Plan {
 pub enum Visibility {
     /// All that is written, at once: SQLite, Redis.
     Latest,
-    /// What was committed when the statement began: PostgreSQL. Whoever loses a race may not be shown who won.
+    /// What was committed when the statement began: PostgreSQL. The loser of a race may not be shown the winner.
     Snapshot,
 }
 
@@ -153,7 +153,7 @@ impl Chances {
         self
     }
 
-    /// Whether a claim that nobody began can only be an engine's own fault.
+    /// Whether a claim whose work was never begun can only be an engine's own fault.
     pub const fn store_always_answers(&self) -> bool {
         self.store_before == 0
             && self.store_instead == 0

@@ -1,4 +1,4 @@
-//! The rules that histories are held against, so that a test can tell which one found a bug.
+//! The rules that histories are checked by, named so that a test knows which one found a bug.
 
 use std::fmt;
 

@@ -27,7 +27,7 @@ pub enum Sometimes {
     DeadLetter,
     /// Work was not begun, because its claim was too old.
     TooLateToBegin,
-    /// A claim that nobody began was released.
+    /// A claim whose work was never begun was released.
     ClaimGivenBack,
     /// The same, after its lease had lapsed.
     LapsedClaimGivenBack,
@@ -49,9 +49,9 @@ pub enum Sometimes {
     VerdictThenSecondExecution,
     /// The store's clock ran ahead, and nothing expired.
     ExpirySuspended,
-    /// Whoever lost a race for a new key was not shown the winner's record.
+    /// The loser of a race for a new key was not shown the winner's record.
     LoserSawNothing,
-    /// Whoever lost a race for a record was shown the one that it had expected.
+    /// The loser of a race for a record was shown the version that it had expected.
     LoserSawThePast,
     /// A write was cut off by a crash before it was committed.
     WriteRolledBack,

@@ -1,9 +1,9 @@
 //! Statements of a database with PostgreSQL's visibility.
 //!
-//! A statement sees what was committed when it began. A write locks its row, and is seen by nobody until it is committed
+//! A statement sees what was committed when it began. A write locks its row, and is invisible until it is committed
 //! a moment later; another write of that row waits for it, is then held against what is committed *by then*, and still
-//! shows only what was committed when it began. So whoever loses a race for a new key is told of a conflict with nothing,
-//! and whoever loses one for a record may be shown the very version that it had expected. A driver may ask a second time
+//! shows only what was committed when it began. So the loser of a race for a new key gets a conflict with nothing,
+//! and the loser of one for a record may be shown the very version that it had expected. A driver may ask a second time
 //! before it answers, or leave that to the engine: both are played.
 
 use std::collections::BTreeMap;

@@ -17,7 +17,7 @@ use super::process::Process;
 use super::sometimes::Sometimes;
 use super::statement::{self, RowLocks, Statement};
 use super::world::World;
-use super::{EPOCH_SECS, Shared};
+use super::{EPOCH_SECS, SharedLock};
 
 /// How far behind its acknowledgement a write reaches the disk, in a store that lies about it.
 const LAZY_FLUSH: Duration = Duration::from_millis(400);
@@ -26,7 +26,7 @@ const LAZY_FLUSH: Duration = Duration::from_millis(400);
 pub struct Database {
     rows: Mutex<Rows>,
     pub(super) locks: RowLocks,
-    pub(super) world: Shared<World>,
+    pub(super) world: SharedLock<World>,
     mutant: Mutant,
     visibility: Visibility,
     started: Instant,
@@ -45,7 +45,7 @@ pub(super) struct Rows {
     jump: Duration,
     away_until: Option<Instant>,
     stall: Option<Stall>,
-    /// Rises when the database crashes: whoever waits for an answer from before never gets one.
+    /// Rises when the database crashes: calls from before never get an answer.
     pub generation: u64,
     /// For the mutant that acknowledges too early: what a crash takes back.
     unflushed: Vec<Unflushed>,
@@ -81,7 +81,7 @@ enum Fault {
 }
 
 impl Database {
-    pub fn new(world: Shared<World>, mutant: Mutant, visibility: Visibility) -> Arc<Self> {
+    pub fn new(world: SharedLock<World>, mutant: Mutant, visibility: Visibility) -> Arc<Self> {
         Arc::new(Self {
             rows: Mutex::default(),
             locks: RowLocks::default(),
@@ -291,11 +291,11 @@ impl Connection {
             return lost();
         }
         if fault == Fault::LandsLate {
-            // The caller hears that the answer was lost while the statement is still on its way.
+            // The caller gets the lost answer while the statement is still on its way.
             let (late, database) = (database.world.lock().random.millis(5, 700), database.clone());
             tokio::spawn(async move {
                 sleep(late).await;
-                // Nobody waits for what comes of it.
+                // Its result is not awaited.
                 drop(make(database).await);
             });
             self.process.pass().await;
@@ -317,7 +317,7 @@ impl Connection {
         Ok(done)
     }
 
-    /// A database with transactions does not notice that nobody waits any more: what it has begun, it ends.
+    /// A database with transactions does not notice that its client is gone: it ends what it has begun.
     async fn carried_out<T: Send + 'static>(&self, statement: Statement<T>) -> Result<T, StoreError> {
         match self.database.visibility {
             Visibility::Latest => statement.await,
@@ -325,8 +325,8 @@ impl Connection {
         }
     }
 
-    /// What a stalled database had begun, it carries out when the stall ends, whether or not anybody still waits. What waits
-    /// for its turn is carried out if somebody does.
+    /// What a stalled database had begun, it carries out when the stall ends, whether or not a caller still waits. What is
+    /// queued is carried out only if its caller does.
     async fn carried_out_after<T: Send + 'static>(
         &self,
         stalled: Duration,

@@ -1,5 +1,5 @@
 //! What really happened: the ledger that the workers keep, the history of every durable write, and the rules that both
-//! are held against. Nothing here asks the engine or the machine what it thinks.
+//! are held against. Nothing here depends on the engine's or the machine's own view.
 
 mod writes;
 
@@ -60,7 +60,7 @@ pub struct World {
     windows: BTreeMap<OperationId, Fence>,
 }
 
-/// What clients were told.
+/// Counts of the answers that clients got.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct Answers {
     pub asked: u64,
@@ -172,7 +172,7 @@ impl World {
         number
     }
 
-    /// The service is told the operation's id. One that deduplicates by it must not take one window for another.
+    /// The service gets the operation's id. One that deduplicates by it must not take one window for another.
     fn dispatched(&mut self, now: Timestamp, name: OperationId, window: Fence) {
         if self.windows.keys().any(|other| other.record() == name.record() && *other != name) {
             self.saw(Sometimes::SecondWindow);
@@ -322,7 +322,7 @@ impl World {
         self.saw(what);
     }
 
-    /// A durable write is gone, though whoever made it was told that it was durable.
+    /// A durable write is gone, though it was confirmed as durable.
     pub fn lost(&mut self, at: Timestamp, id: RecordId, version: Version) {
         self.violate(at, Rule::Durable, format!("version {version} of {id} was acknowledged and is gone"));
     }

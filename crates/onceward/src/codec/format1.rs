@@ -1,7 +1,7 @@
 //! Format 1, which versions before format 2 read and write.
 //!
-//! It has no fields for causes, doubt and windows. What must not be forgotten of them is kept in the words of the last
-//! error, which older versions show and leave alone; the rest is read back as its safest value.
+//! It has no fields for causes, doubt and windows. What must survive of them is encoded in the text of the last
+//! error, which older versions show and do not change; the rest is read back as its safest value.
 
 use std::borrow::Cow;
 use std::sync::Arc;
@@ -15,8 +15,8 @@ use crate::record::{
 };
 use crate::{Fingerprint, OwnerToken, ProfileId, Timestamp};
 
-/// What the last error begins with where the work was done and its answer could not be kept. Versions that knew no causes
-/// began it so, too.
+/// The prefix of the last error where the work was done and its answer could not be kept. Versions without causes used it
+/// too.
 const DONE_NOT_KEPT: &str = "the work was done, but ";
 
 /// The fields in their order. Text is borrowed where a record is written, and owned where it is read.
@@ -96,7 +96,7 @@ pub(super) fn written(record: &Record) -> Fields<'_> {
     }
 }
 
-/// The words of the last error, which carry what has no field.
+/// The text of the last error, which encodes what has no field.
 fn last_error(record: &Record) -> Option<Cow<'_, str>> {
     let words = record.last_error.as_deref();
     match &record.state {
@@ -132,7 +132,7 @@ pub(super) fn read(fields: &[u8]) -> Result<Record, Unreadable> {
     let cause = match last_error.as_deref() {
         Some(words) if words.starts_with(DONE_NOT_KEPT) => Cause::DoneNotKept,
         Some(LAPSED) | None => Cause::Lost,
-        // There may have been an answer. An outcome whose answer was lost may be resumed, so that is not assumed.
+        // `Lost` may be resumed, so it is not assumed: there may have been an answer.
         Some(_) => Cause::Said,
     };
     let doubt = doubt_cause(&fields.state, fields.attempt, last_error.as_deref(), &subject)
@@ -171,15 +171,15 @@ pub(super) fn read(fields: &[u8]) -> Result<Record, Unreadable> {
 
 /// Why an earlier tenure may have done the work, if it may.
 ///
-/// A second tenure began where a lease had lapsed, unless the words are those of a release. Older versions leave these words
-/// as they are when a later lease lapses, so they prove nothing about a third tenure; and an unknown outcome has overwritten
-/// them. There, doubt is assumed.
+/// A second tenure follows a lapsed lease, unless the text is that of a release. Older versions keep that text when a later
+/// lease lapses, so it proves nothing about a third tenure; and an unknown outcome overwrites it. In both cases doubt is
+/// assumed.
 fn doubt_cause(state: &Stands, attempt: u32, last_error: Option<&str>, subject: &Subject) -> Option<Cause> {
     let done = last_error.is_some_and(|words| words.starts_with(DONE_NOT_KEPT));
     let lapsed = last_error.is_none_or(|words| words == LAPSED);
     match state {
         Stands::InProgress { .. } | Stands::FailedRetryable { .. } if done => Some(Cause::DoneNotKept),
-        // A shadow whose outcome would be unknown. Nobody but the machine releases one, and never in these words.
+        // A shadow whose outcome would be unknown. Only the machine releases one, and never with this text.
         Stands::FailedRetryable { .. } if subject.is_shadow() && last_error == Some(LAPSED) => {
             Some(Cause::Lost)
         }

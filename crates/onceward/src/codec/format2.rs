@@ -3,7 +3,7 @@
 //! Later versions keep what they add in tagged extensions, so that the format itself does not change again. An extension
 //! that is not known is written back unchanged; one that is critical makes the record unreadable here.
 //!
-//! A new field or a new variant in an old one cannot be told from damage by a version that does not know it, and what is damaged
+//! A new field or a new variant in an old one looks like damage to a version that does not know it, and what is damaged
 //! may be replaced by an operator. So any change of the layout gets an envelope number of its own, which makes the record
 //! [`Foreign`](Unreadable::Foreign) there.
 

@@ -6,8 +6,8 @@
 //! bytes 5-    format 1: the fields; format 2: the envelope's number, then the fields; in postcard's published encoding
 //! ```
 //!
-//! The first five bytes mean the same in every format, now and later. So damage is told from a newer format by the checksum
-//! before the format is believed: a flipped bit in the first byte is damage, which an operator can resolve.
+//! The first five bytes mean the same in every format, now and later. The checksum is verified before the format byte is
+//! trusted, so a flipped bit in that byte is damage, which an operator can resolve, and not a newer format.
 //!
 //! What cannot be read is an error and never absence: taking a damaged record for a new key would execute twice. The
 //! checksum covers the id, so that a row copied under another id is noticed too.
@@ -38,7 +38,7 @@ pub enum Unreadable {
         /// The format it was written in.
         found: u8,
     },
-    /// A newer Onceward put something into it without which it must not be used.
+    /// A newer Onceward added a critical extension to it.
     #[error("it needs {what} {number}, which this version does not know: run the newer version")]
     Foreign {
         /// What kind of thing.
@@ -49,7 +49,7 @@ pub enum Unreadable {
     /// A bit flipped, a row was cut short or copied to another id.
     #[error("it is damaged ({how}): look at the disk and restore it, or resolve the operation by its id")]
     Damaged {
-        /// What did not fit.
+        /// What is wrong.
         how: &'static str,
     },
 }
@@ -105,8 +105,7 @@ const FIXED_BYTES: usize = 216;
 /// Room for the lengths of a header's name and value.
 const HEADER_LENGTHS: usize = 6;
 
-/// About how many bytes a record takes, and seldom too few: written into so much memory, they need not be moved while
-/// they become more.
+/// An estimate of a record's encoded length, rarely too low: a buffer of this capacity is rarely reallocated.
 fn size_of_encoded(record: &Record) -> usize {
     let Record { subject, evidence, last_error, state, .. } = record;
     let reply = |reply: &Reply| reply.bytes() + reply.headers.len() * HEADER_LENGTHS;

@@ -280,7 +280,7 @@ fn every_flipped_bit_is_noticed() {
 fn every_truncation_and_every_addition_is_noticed() {
     let bytes = encode(ID, &full()).unwrap();
     for length in 0..bytes.len() {
-        assert!(decode(ID, &bytes[..length]).is_err(), "cut to {length} bytes and nobody noticed");
+        assert!(decode(ID, &bytes[..length]).is_err(), "cut to {length} bytes and still decoded");
     }
     for extra in [0, 1, 0xff] {
         assert!(decode(ID, &[&bytes[..], &[extra]].concat()).is_err(), "{extra} was added");

@@ -1,4 +1,4 @@
-//! What the headers say about a body: its type, and whether it is compressed.
+//! What the headers declare about a body: its type, and whether it is compressed.
 
 use super::Headers;
 use crate::digest::Digest;
@@ -54,7 +54,7 @@ impl<'a> ContentType<'a> {
 
     pub(super) fn kind(&self) -> Kind<'a> {
         let Self::One { essence, parameters } = *self else { return Kind::Raw };
-        // A list of types, or anything else that is no type, promises nothing about the body.
+        // A list of types, or a value that is no type, gives no type for the body.
         if essence.iter().any(|byte| !byte.is_ascii_graphic() || b",\"".contains(byte)) {
             return Kind::Raw;
         }

@@ -7,7 +7,7 @@ struct Pair {
     start: usize,
     name_end: usize,
     end: usize,
-    /// `a` and `a=` are told apart: some receivers do.
+    /// `a` and `a=` differ, because some receivers distinguish them.
     value: Presence,
 }
 
@@ -17,8 +17,8 @@ enum Presence {
     Present,
 }
 
-/// Notes on a pair take 32 bytes, and a body could be nothing but separators. No form that people fill in has as many
-/// fields; receivers commonly stop at a thousand.
+/// A pair's offsets take 32 bytes, and a body could consist of separators alone. Receivers commonly stop at a thousand
+/// fields.
 const MOST_PAIRS: usize = 16_384;
 
 /// Hashes the pairs sorted by name, those of one name in the order they came, since `item=1&item=2` is a list to its

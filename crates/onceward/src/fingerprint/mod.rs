@@ -14,7 +14,7 @@
 //! | any other, or with a `content-encoding` | | always |
 //!
 //! Every doubt is resolved towards *different*, because a request that is refused can be corrected and one that is
-//! answered with somebody else's reply cannot: what does not parse cleanly is compared by its bytes.
+//! answered with another client's reply cannot: what does not parse cleanly is compared by its bytes.
 
 mod canonical;
 mod content;
@@ -71,18 +71,18 @@ impl Target {
     }
 }
 
-/// Names a set of fingerprint rules. Fingerprints made under different rules say nothing about each other.
+/// Names a set of fingerprint rules. Contents hashed under different rules are not comparable.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct ProfileId([u8; 8]);
 
-/// What two fingerprints say about their requests.
+/// The result of comparing two fingerprints.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Comparison {
     /// The same request.
     Same,
     /// Another request.
     Different,
-    /// Made under different rules, or under none: no telling.
+    /// Not known: they were made under different rules, or under none.
     Incomparable,
 }
 
@@ -93,7 +93,7 @@ pub enum Difference {
     Target,
     /// The content type, the body, or a header that the settings compare.
     Content,
-    /// Any of these: a fingerprint without a target, such as one of format 1, does not tell which.
+    /// Any of these: a fingerprint without a target, such as one of format 1, does not show which.
     Any,
 }
 
@@ -138,7 +138,7 @@ impl Fingerprint {
         Self::new(ProfileId::OPAQUE, digest.finish()).at(Target::OPAQUE)
     }
 
-    /// Like [`Self::of_bytes`], but whoever reads the database cannot confirm a guessed payload.
+    /// Like [`Self::of_bytes`], but a reader of the database cannot confirm a guessed payload.
     pub fn of_bytes_keyed(payload: &[u8], secret: &Secret) -> Self {
         let verifier = Digest::new(Some(secret), "onceward opaque fingerprint profile").finish();
         let mut digest = Digest::new(Some(secret), "onceward opaque fingerprint");
@@ -166,7 +166,7 @@ impl Fingerprint {
         &self.digest
     }
 
-    /// Whether both are of the same request, as far as they can tell. Requests with different targets are different,
+    /// Whether both are of the same request, as far as is known. Requests with different targets are different,
     /// whatever the rules.
     ///
     /// ```

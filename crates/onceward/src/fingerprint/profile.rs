@@ -15,7 +15,7 @@ use crate::{Secret, digest::Digest};
 /// are recognised as made under other rules, instead of being refused as other requests.
 const ALGORITHM: u64 = 1;
 
-/// A request, borrowed from whoever received it.
+/// A request, borrowed from its receiver.
 #[derive(Clone, Copy)]
 pub struct Parts<'a> {
     /// As sent; methods are case-sensitive.
@@ -169,7 +169,7 @@ impl Builder {
     }
 }
 
-/// The id of a set of rules. Keyed where there is a secret, so that it tells one secret from another and gives neither away.
+/// The id of a set of rules. Keyed where there is a secret, so that it differs between secrets and reveals none.
 fn id_of(headers: &[Box<str>], ignored: &[Pointer], max_depth: usize, secret: Option<&Secret>) -> ProfileId {
     let mut id = Digest::new(secret, "onceward fingerprint profile");
     id.part(&ALGORITHM.to_le_bytes());
@@ -216,8 +216,8 @@ impl Profile {
         }
     }
 
-    /// Whether these rules hash under this secret. A target is comparable only where its secret is the same, so a layer wants
-    /// that of its engine, which a store knows again.
+    /// Whether these rules hash under this secret. Targets are comparable only under one secret, so a layer must
+    /// use its engine's, which the store verifies.
     #[cfg(feature = "http")]
     pub(crate) fn is_keyed_by(&self, secret: Option<&Secret>) -> bool {
         self.id == id_of(&self.headers, &self.ignored, self.max_depth, secret)
@@ -282,7 +282,7 @@ impl Profile {
         thread_local! {
             static SCRATCH: Cell<Scratch> = Cell::default();
         }
-        // A thread that is ending has no scratch any more, and needs none.
+        // The thread is ending, and its scratch buffer is gone.
         let mut scratch = SCRATCH.try_with(Cell::take).unwrap_or_default();
         let rules = Rules { numbers: Numbers::Exact, max_depth: self.max_depth, ignored: &self.ignored };
         let understood = scratch.canonicalize(body, rules).ok().map(|text| {

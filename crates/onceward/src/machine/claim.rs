@@ -26,14 +26,14 @@ pub(super) fn claimed(record: Option<&Record>, at: Moment, claimant: &Claimant<'
         return refuse(Refusal::Mismatch(record.fingerprint.difference(&claimant.claim.fingerprint)));
     }
     let step = decided(record, at, claimant);
-    // An owner that asks again for its own tenure has begun with the content of its first claim.
+    // An owner that claims its own tenure again began with the content of its first claim.
     let again = step.write == Write::Keep && step.answer == Answer::Decision(Decision::Execute);
-    let goes_on = again || matches!(step.answer, Answer::Decision(Decision::Resume(_)));
+    let continues = again || matches!(step.answer, Answer::Decision(Decision::Resume(_)));
     let replays = matches!(step.answer, Answer::Decision(Decision::Replay(_)));
-    let strange = replays && record.may_be_of_another_target(claimant.claim);
+    let other_target = replays && record.may_be_of_another_target(claimant.claim);
     match comparison {
-        // What was begun with one content must not be finished with another, nor answer a request of another target.
-        Comparison::Incomparable if goes_on || strange => {
+        // Work must be finished with the content that it began with, and an answer must not go to another target's request.
+        Comparison::Incomparable if continues || other_target => {
             noticed(refuse(Refusal::Incomparable), Notice::Uncompared)
         }
         Comparison::Incomparable => Step { notice: step.notice.or(Some(Notice::Uncompared)), ..step },
@@ -41,7 +41,7 @@ pub(super) fn claimed(record: Option<&Record>, at: Moment, claimant: &Claimant<'
     }
 }
 
-/// What a claim gets that may be for the record's own request.
+/// Decides a claim that is not known to be for another request.
 fn decided(record: &Record, at: Moment, claimant: &Claimant<'_>) -> Step {
     match &record.state {
         State::InProgress { .. } if record.is_held(at) => {
@@ -65,14 +65,14 @@ fn decided(record: &Record, at: Moment, claimant: &Claimant<'_>) -> Step {
     }
 }
 
-/// What a claim gets after a release: the work is begun, or goes on after its recovery point, unless it is known by now to
-/// have been done.
+/// Decides a claim after a release: the work begins, or continues after its recovery point, unless it is known by now to have
+/// been done.
 fn released(record: &Record, at: Moment, claimant: &Claimant<'_>) -> Step {
     match (&record.evidence, record.doubt, &record.recovery_point) {
         (Some(Evidence { reply, .. }), _, _) => {
             overruled(record, at, reply, Answer::Decision(Decision::Replay(reply.clone())))
         }
-        // Nothing was held back, so nothing is contradicted: the outcome would be unknown.
+        // A shadow's release only stands for an unknown outcome, so it contradicts nothing.
         (None, Some(_), _) if record.subject.is_shadow() => refuse(record.refusal(at)),
         (None, Some(Doubt { cause, .. }), _) => {
             let why = "it was released, and an earlier attempt says that the work was done".to_owned();
@@ -101,7 +101,7 @@ pub(super) fn resumed(record: &Record, at: Moment, owner: OwnerToken) -> Step {
     }
 }
 
-/// A tenure that its own owner asks for again, because the answer was lost. What it committed is not to be done twice.
+/// An owner claims its own tenure again, because the answer was lost. It resumes after what it committed.
 fn regained(record: &Record) -> Step {
     let decision = record.recovery_point.clone().map_or(Decision::Execute, Decision::Resume);
     keep(Answer::Decision(decision))
@@ -119,7 +119,7 @@ fn take_over(record: &Record, at: Moment, owner: OwnerToken, point: &RecoveryPoi
     })
 }
 
-/// The same after a lapse: the tenure before may have done more than it committed, so the next one inherits the doubt.
+/// The same after a lapse: the former tenure may have done more than it committed, so the next one inherits the doubt.
 pub(super) fn take_over_lapsed(
     record: &Record,
     at: Moment,

@@ -8,7 +8,7 @@
 //!
 //! - `claim.rs`: a request, or a completer, wants the work done;
 //! - `tenure.rs`: the owner renews, checkpoints or settles;
-//! - `verdict.rs`: evidence, probes and operators speak about an outcome;
+//! - `verdict.rs`: evidence, probes and operators determine an outcome;
 //! - `sweep.rs`: a lease lapses, a window ends.
 
 mod claim;
@@ -18,7 +18,7 @@ mod verdict;
 
 use self::claim::{Claimant, claimed, resumed};
 use self::sweep::{expired, swept};
-use self::tenure::{held, settled};
+use self::tenure::{renewed, settled};
 use self::verdict::{resolved, testified, unanswered};
 use crate::event::{Answer, Event, Moment, Notice, Step, keep, noticed};
 use crate::record::Record;
@@ -30,8 +30,8 @@ pub fn step(record: Option<&Record>, at: Moment, event: &Event<'_>) -> Step {
             claimed(record, at, &Claimant { claim, owner: *owner, label, format: *format })
         }
         (Some(record), Event::Resume { owner }) => resumed(record, at, *owner),
-        (Some(record), Event::Renew { fence }) => held(record, *fence, |next| next.extend_lease(at)),
-        (Some(record), Event::Checkpoint { fence, point }) => held(record, *fence, |next| {
+        (Some(record), Event::Renew { fence }) => renewed(record, *fence, |next| next.extend_lease(at)),
+        (Some(record), Event::Checkpoint { fence, point }) => renewed(record, *fence, |next| {
             next.extend_lease(at);
             next.recovery_point = Some(point.clone());
         }),
@@ -46,7 +46,7 @@ pub fn step(record: Option<&Record>, at: Moment, event: &Event<'_>) -> Step {
         }
         (Some(record), Event::Expire { after, .. }) => expired(record, at, *after),
         (Some(record), Event::Sweep { expiry }) => swept(record, at, *expiry),
-        // It was done, and its record was swept long since: what was decided meanwhile may be wrong.
+        // The work was done, but its record was swept: decisions made since then may be wrong.
         (None, Event::Settle { outcome, .. }) if outcome.is_done() => {
             noticed(keep(Answer::Fenced), Notice::Contradiction)
         }

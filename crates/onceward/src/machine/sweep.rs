@@ -26,7 +26,7 @@ pub(super) fn swept(record: &Record, at: Moment, expiry: Expiry) -> Step {
         (State::InProgress { lease_until }, _) if !record.is_held(at) => {
             lapsed(record, at, *lease_until, None)
         }
-        // Earlier versions left shadows so.
+        // Earlier versions stored shadows in this state.
         (State::Unknown { since, cause, .. }, _) if record.subject.is_shadow() => {
             put(record, Answer::Lapsed, |next| next.lose_shadow(*since, *cause))
         }
@@ -57,7 +57,7 @@ pub(super) fn lapsed(
         let takeable = lease_until <= at.now && lease_until.after(within) > at.now;
         let open = record.attempt < attempts && takeable;
         match successor {
-            // It can still be found out what happened, but nobody may go on.
+            // The outcome can still be determined, but the work must not be continued.
             _ if open && !record.may_be_continued(at) => {}
             Some(owner) if open => return take_over_lapsed(record, at, lease_until, (owner, point)),
             None if open => return keep(Answer::Left),

@@ -1,4 +1,4 @@
-//! What the owner of a tenure says: renew, checkpoint, settle.
+//! Events of a tenure's owner: renew, checkpoint, settle.
 
 use super::verdict::overruled;
 use crate::event::{Answer, Moment, Notice, Step, keep, noticed, put};
@@ -6,7 +6,7 @@ use crate::outcome::{Evidence, Outcome};
 use crate::record::{Cause, Fence, Letter, Record, State};
 
 /// Renew and checkpoint: only the owner of a running tenure may.
-pub(super) fn held(record: &Record, fence: Fence, change: impl FnOnce(&mut Record)) -> Step {
+pub(super) fn renewed(record: &Record, fence: Fence, change: impl FnOnce(&mut Record)) -> Step {
     match &record.state {
         State::InProgress { .. } if record.fence == fence => put(record, Answer::Applied, change),
         State::InProgress { .. }
@@ -18,7 +18,7 @@ pub(super) fn held(record: &Record, fence: Fence, change: impl FnOnce(&mut Recor
 }
 
 pub(super) fn settled(record: &Record, at: Moment, fence: Fence, outcome: &Outcome) -> Step {
-    // Below the void no owner can have committed, whatever it believes.
+    // Below the void no owner can have committed, so its outcome is ignored.
     if record.voided.is_some_and(|voided| fence < voided) {
         return keep(Answer::Fenced);
     }
@@ -29,7 +29,7 @@ pub(super) fn settled(record: &Record, at: Moment, fence: Fence, outcome: &Outco
         (State::InProgress { .. } | State::Unknown { .. }, Outcome::Completed(reply)) => {
             put(record, Answer::Applied, |next| next.complete(at, reply))
         }
-        // A verdict said that it had not happened, and it had: the truth is kept, with an alarm.
+        // A verdict declared that it had not happened: the owner's result wins, with an alarm.
         (State::FailedRetryable { .. }, Outcome::Completed(reply)) => {
             overruled(record, at, reply, Answer::Applied)
         }
@@ -89,8 +89,8 @@ fn proven_not_done(record: &Record, at: Moment, error: &str) -> Step {
 
 /// An owner whose tenure is over. That it did the work is kept beside the state; it never becomes the state.
 fn fenced(record: &Record, at: Moment, fence: Fence, outcome: &Outcome) -> Step {
-    // An earlier window's operation may have been another request, and no tenure has a fence from the future: what comes
-    // under them says nothing here.
+    // An earlier window may have been another request, and no tenure has a fence from the future: outcomes under such fences
+    // are not about this window.
     let in_window = record.opened <= fence && fence < record.fence;
     let step = match (outcome, &record.evidence, &record.state) {
         (_, _, State::Expired { .. }) | (_, Some(_), _) => keep(Answer::Fenced),
@@ -105,8 +105,8 @@ fn fenced(record: &Record, at: Moment, fence: Fence, outcome: &Outcome) -> Step 
             keep(Answer::Fenced)
         }
     };
-    // A release declared that it had not happened: of the present execution, of an earlier one, which lies below the origin, or
-    // of an earlier tenure, which else had left doubt.
+    // Whether a release declared that the work had not happened: of this execution, of an earlier one (below the origin), or of
+    // an earlier tenure (which otherwise would have left doubt).
     let released = match &record.state {
         State::FailedRetryable { .. } => true,
         State::InProgress { .. } | State::Unknown { .. } => in_window && record.doubt.is_none(),

@@ -1,4 +1,4 @@
-//! What others know about an operation: evidence, probes that could not tell, and verdicts.
+//! Outcomes from outside the owner: evidence, inconclusive probes, and verdicts.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -13,7 +13,7 @@ pub(super) fn testified(record: &Record, at: Moment, reply: &Arc<Reply>, by: &st
         next.judge(at, by, "evidence of completion");
     };
     match &record.state {
-        // Evidence of another tenure decides nothing about this one, so it makes room for evidence that does.
+        // Evidence of an earlier execution is replaced: only evidence of this one can settle it.
         State::InProgress { .. } if record.own_evidence().is_some() => keep(Answer::Applied),
         State::InProgress { .. } => put(record, Answer::Applied, |next| next.testify(at, next.fence, reply)),
         State::Unknown { .. } => put(record, Answer::Applied, complete),
@@ -25,7 +25,7 @@ pub(super) fn testified(record: &Record, at: Moment, reply: &Arc<Reply>, by: &st
     }
 }
 
-/// Doubling stops here: a probe that failed ten times is asked again at a steady, bounded pace.
+/// After so many doublings the pause between probes stays the same.
 const BACKOFF_DOUBLINGS_MAX: u32 = 10;
 
 pub(super) fn unanswered(record: &Record, at: Moment, backoff: Duration, limit: u32) -> Step {
@@ -57,7 +57,7 @@ pub(super) fn resolved(record: &Record, at: Moment, verdict: &Resolution, by: &s
     })
 }
 
-/// Somebody says that nothing happened, or would do it again, and a tenure is known to have done it: that is the truth.
+/// A release, a retry or a verdict contradicts evidence that a tenure did the work: the evidence wins, with an alarm.
 pub(super) fn overruled(record: &Record, at: Moment, reply: &Arc<Reply>, answer: Answer) -> Step {
     noticed(put(record, answer, |next| next.complete(at, reply)), Notice::Contradiction)
 }

@@ -1,9 +1,9 @@
 //! What is remembered about one operation. Records outlive the code that wrote them: a change here is a change of the
 //! stored format, and `codec/` has the tests that say so.
 
-mod change;
 mod parts;
-mod question;
+mod queries;
+mod transitions;
 
 use std::fmt;
 use std::sync::Arc;
@@ -18,7 +18,7 @@ use crate::outcome::{Evidence, RecoveryPoint, Verdict};
 use crate::scope::SHADOW;
 use crate::{Fingerprint, OperationId, OwnerToken, RecordId, Timestamp};
 
-/// The error of an operation whose lease lapsed. Records of format 1 tell doubt by these words, so they never change.
+/// The error of an operation whose lease lapsed. Records of format 1 encode doubt as this text, so it never changes.
 pub(crate) const LAPSED: &str = "the lease lapsed";
 
 /// Names one tenure of execution. Every write of an owner must present it.
@@ -102,7 +102,7 @@ pub struct Record {
 }
 
 impl Record {
-    /// The operation's id as it is told to others: with its window, unless it was dispatched without.
+    /// The operation's public id: with its window, unless it was dispatched without one.
     pub fn operation(&self, id: RecordId) -> OperationId {
         match self.naming {
             Naming::Bare => OperationId::bare(id),
@@ -110,7 +110,7 @@ impl Record {
         }
     }
 
-    /// Whether an operation's id means this window. One without a window means whichever there is.
+    /// Whether an operation's id means this window. One without a window matches any.
     pub fn is_named_by(&self, operation: OperationId) -> bool {
         operation.opened().is_none_or(|opened| opened == self.opened)
     }
@@ -137,8 +137,8 @@ impl Subject {
     /// Enough to recognise a request by; the fingerprint has all of it.
     pub const MAX_PATH_BYTES: usize = 255;
 
-    /// Whether this is no operation but the shadow of one, on a route that only observes. It is never `unknown`: what would
-    /// be is `failed_retryable` in doubt, and expires.
+    /// Whether this is the shadow of an operation, on a route that only observes. A shadow is never `unknown`: its unknown
+    /// outcome is kept as `failed_retryable` in doubt, which expires.
     pub fn is_shadow(&self) -> bool {
         self.scope.starts_with(SHADOW)
     }
@@ -150,7 +150,7 @@ impl fmt::Debug for Subject {
     }
 }
 
-/// At most so many bytes, and only whole characters.
+/// The longest prefix of whole characters within this many bytes.
 pub(crate) fn cut(text: &str, bytes: usize) -> &str {
     let mut end = text.len().min(bytes);
     while !text.is_char_boundary(end) {

@@ -14,7 +14,7 @@ use crate::outcome::Reply;
 /// Where an operation stands.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub enum State {
-    /// Someone executes, as long as the lease lives.
+    /// Work is being done, as long as the lease lives.
     InProgress {
         /// When the lease lapses.
         lease_until: Timestamp,
@@ -35,11 +35,11 @@ pub enum State {
         /// When the record may be swept.
         expires_at: Timestamp,
     },
-    /// Nobody can be sure. Never expires, never re-executes by itself.
+    /// The work may have been done. Never expires, never re-executes by itself.
     Unknown {
         /// Since when.
         since: Timestamp,
-        /// When reconciliation should look next.
+        /// When the next probe is due.
         due_at: Timestamp,
         /// How often a probe was inconclusive.
         probes: u32,
@@ -150,7 +150,7 @@ pub struct Doubt {
 pub enum Letter {
     /// Reconciliation goes on.
     Live,
-    /// Asking was given up: it waits among the dead letters.
+    /// Reconciliation gave up: it waits for an operator, among the dead letters.
     Dead,
 }
 
@@ -206,7 +206,7 @@ pub struct Entered {
     pub dedup_until: Option<Timestamp>,
 }
 
-/// How often the work was looked for and not there.
+/// How often a find reported that the work had not happened.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Absence {
     /// How often, under one fence.
@@ -217,7 +217,7 @@ pub struct Absence {
     pub fence: Fence,
 }
 
-/// What the last attempt to find out said.
+/// The result of the last find.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct LastFinding {
     /// When.
@@ -261,7 +261,7 @@ impl fmt::Debug for Label {
     }
 }
 
-/// Something that a newer version keeps in a record. Its debug form tells its size only.
+/// Something that a newer version keeps in a record. Its debug form shows its size only.
 #[derive(Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Extension {
     /// What it is.

@@ -19,7 +19,7 @@
 //! Check [`AnswerSender::is_abandoned`] before a swap is sent: a claim that is written after its caller gave up blocks its
 //! key until the lease lapses.
 //!
-//! The conformance suite in `onceward-testkit` tells whether a driver is correct.
+//! The conformance suite in `onceward-testkit` tests whether a driver is correct.
 
 use std::fmt::Debug;
 use std::sync::atomic::{AtomicU64, Ordering};

@@ -15,7 +15,7 @@ use proptest::test_runner::RngSeed;
 /// Half a minute: the terms below are a few of these, so that leases and windows end among the drawn times.
 pub const TICK: Duration = Duration::from_secs(30);
 
-/// Every run draws the same cases: a failure can be looked at twice, and nobody's luck decides.
+/// Every run draws the same cases, so that a failure can be reproduced.
 pub fn config(cases: u32) -> ProptestConfig {
     ProptestConfig {
         cases,
@@ -202,7 +202,7 @@ pub fn owned() -> impl Strategy<Value = Happening> {
     .prop_map(Happening::Other)
 }
 
-/// What anybody but a claimant and an owner does.
+/// Events of neither a claimant nor an owner.
 pub fn unowned() -> impl Strategy<Value = Happening> {
     let verdict = prop_oneof![reply().prop_map(Resolution::Completed), Just(Resolution::Retryable)];
     let expiry = prop_oneof![Just(Expiry::Delete), Just(Expiry::Soft)];

@@ -41,14 +41,14 @@ fn history() -> impl Strategy<Value = Vec<Turn>> {
     prop::collection::vec((0_u32..3, act).prop_map(|(ticks, act)| Turn { ticks, act }), 1..40)
 }
 
-/// One key's record, and everybody who was ever told to work on it.
+/// One key's record, and every tenure that was ever handed out on it.
 struct World {
     now: Timestamp,
     record: Option<Record>,
     tenures: Vec<Fence>,
 }
 
-struct Seen {
+struct Transition {
     before: Option<Record>,
     at: Moment,
     happening: Happening,
@@ -61,7 +61,7 @@ impl World {
         Self { now: sample::START, record: None, tenures: Vec::new() }
     }
 
-    fn take(&mut self, turn: &Turn) -> Seen {
+    fn take(&mut self, turn: &Turn) -> Transition {
         self.now = self.now.after(TICK * turn.ticks + Duration::from_micros(1));
         let owner = |index: &Index| match self.tenures.as_slice() {
             [] => Fence::from_number(1),
@@ -84,13 +84,13 @@ impl World {
             Write::Put(next) => self.record = Some((**next).clone()),
             Write::Remove => self.record = None,
         }
-        // Whoever is told again of a tenure that it has gets no new one, and nothing is written.
+        // An owner that claims its own tenure again gets no new one, and nothing is written.
         if let (Write::Put(next), Answer::Decision(Decision::Execute | Decision::Resume(_))) =
             (&step.write, &step.answer)
         {
             self.tenures.push(next.fence);
         }
-        Seen { before, at, happening, write: step.write, answer: step.answer }
+        Transition { before, at, happening, write: step.write, answer: step.answer }
     }
 
     fn state(&self) -> &'static str {
@@ -114,7 +114,7 @@ proptest! {
         history in history()
     ) {
         let mut world = World::new();
-        // Whether the next execution would be the first one, as far as anybody has declared.
+        // Whether the next execution would be the first one, by what was declared so far.
         let mut free = true;
         for turn in &history {
             let seen = world.take(turn);
@@ -160,7 +160,7 @@ proptest! {
                 | State::Unknown { .. }
                 | State::Expired { .. } => None,
             });
-            // Only an operator shortens what was promised; nobody takes it back otherwise.
+            // Only an operator shortens a promised retention.
             if let (Some((reply, until)), false) = (holds, matches!(seen.happening.event(), Event::Expire { .. })) {
                 prop_assert_eq!(promised.clone(), Some((reply, until)));
             }
@@ -252,7 +252,7 @@ proptest! {
         let sweep = Happening::Other(Event::Sweep { expiry });
         let ends = record.due().1 < Timestamp::NEVER && at.now < Timestamp::NEVER;
         prop_assume!(ends || !matches!(record.state, State::InProgress { .. } | State::Unknown { .. }));
-        // Nobody does anything any more but the sweeper, which comes when something is due.
+        // From here on only the sweeper acts, when something is due.
         let mut current = Some(record.clone());
         for _ in 0..3 {
             let Some(record) = current.clone() else { break };
@@ -335,12 +335,12 @@ fn deed(number: u8) -> Deed {
     }
 }
 
-/// What one tenant is told, in a store where these tenants act.
-async fn told(acts: &[(&'static str, u32, u8)], tenant: &str, present: &[&str]) -> Vec<String> {
+/// The answers that one tenant gets, in a store where these tenants act.
+async fn answers(acts: &[(&'static str, u32, u8)], tenant: &str, present: &[&str]) -> Vec<String> {
     let clock = Arc::new(VirtualClock::standing_at(sample::START));
     let store: Arc<dyn Store> = Arc::new(MemoryStore::with_clock(clock.clone()));
     let mut door = StoreDoor::new(store, clock);
-    let (mut elapsed, mut told) = (Duration::ZERO, Vec::new());
+    let (mut elapsed, mut answers) = (Duration::ZERO, Vec::new());
     let mut fences = std::collections::BTreeMap::new();
     for (number, (scope, ticks, which)) in acts.iter().enumerate() {
         elapsed += TICK * *ticks;
@@ -358,10 +358,10 @@ async fn told(acts: &[(&'static str, u32, u8)], tenant: &str, present: &[&str]) 
         let answer = door.act(&act, fences.get(scope).copied()).await;
         fences.extend(answer.tenure.map(|(fence, _)| (*scope, fence)));
         if *scope == tenant {
-            told.push(format!("{answer:?}"));
+            answers.push(format!("{answer:?}"));
         }
     }
-    told
+    answers
 }
 
 proptest! {
@@ -375,8 +375,8 @@ proptest! {
     ) {
         let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
         runtime.block_on(async {
-            let alone = told(&acts, "acme", &["acme"]).await;
-            let among_others = told(&acts, "acme", &["acme", "globex", "acme,globex"]).await;
+            let alone = answers(&acts, "acme", &["acme"]).await;
+            let among_others = answers(&acts, "acme", &["acme", "globex", "acme,globex"]).await;
             prop_assert_eq!(alone, among_others);
             Ok(())
         })?;

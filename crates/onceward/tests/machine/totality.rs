@@ -125,13 +125,13 @@ proptest! {
         let step = happening.step(Some(&record), at);
         let stored = after(Some(&record), &step).map(|record| record.state);
         match step.answer {
-            Answer::Decision(Decision::Replay(told)) | Answer::AlreadySettled(Some(told)) => {
-                let Some(State::Completed { reply, .. }) = stored else { panic!("told {told:?}") };
-                prop_assert_eq!(reply, told);
+            Answer::Decision(Decision::Replay(answered)) | Answer::AlreadySettled(Some(answered)) => {
+                let Some(State::Completed { reply, .. }) = stored else { panic!("answered with {answered:?}") };
+                prop_assert_eq!(reply, answered);
             }
-            Answer::Decision(Decision::Refuse(Refusal::Unknown { letter: told, .. })) => {
-                let Some(State::Unknown { letter, .. }) = stored else { panic!("told that it is unknown") };
-                prop_assert_eq!(letter, told);
+            Answer::Decision(Decision::Refuse(Refusal::Unknown { letter: answered, .. })) => {
+                let Some(State::Unknown { letter, .. }) = stored else { panic!("refused as unknown") };
+                prop_assert_eq!(letter, answered);
             }
             Answer::Decision(Decision::Refuse(Refusal::InProgress { .. })) => {
                 let runs = matches!(stored, Some(State::InProgress { lease_until }) if lease_until > at.now);
@@ -166,7 +166,7 @@ proptest! {
         prop_assert!(!emptied);
         prop_assert_eq!(next.origin, record.origin, "it was executed anew");
         if matches!(step.answer, Answer::Decision(Decision::Execute)) {
-            prop_assert_eq!(next, record, "only its own owner, whose answer was lost, is told to execute");
+            prop_assert_eq!(next, record, "only its own owner, whose answer was lost, is answered with Execute");
         }
     }
 
@@ -211,7 +211,7 @@ proptest! {
         prop_assume!(matches!(record.state, State::Unknown { .. }));
         let step = happening.step(Some(&record), at);
         let next = after(Some(&record), &step).unwrap();
-        // A claim knows what a tenure of this execution has told as evidence.
+        // A claim knows what a tenure of this execution left as evidence.
         let knows = match happening.event() {
             Event::Settle { .. } | Event::Evidence { .. } | Event::Resolve { .. } => true,
             Event::Claim { .. } => record.evidence.is_some(),
@@ -334,7 +334,7 @@ proptest! {
             | Answer::Applied
             | Answer::AlreadySettled(_)
             | Answer::Fenced
-            | Answer::Conflict => panic!("a sweeper was told {:?}", step.answer),
+            | Answer::Conflict => panic!("a sweeper was answered {:?}", step.answer),
         }
     }
 

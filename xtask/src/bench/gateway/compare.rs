@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 use std::process::Command;
 
-use super::load::{Seen, Workload, load};
+use super::load::{LoadResult, Workload, load};
 use super::side_by_side::{Process, built_gateway, gateway_of};
 use crate::bench::median;
 use crate::shell::{cargo, run as run_command};
@@ -42,7 +42,7 @@ pub fn run(options: &Options) -> Done {
                 load(process.address, workload, options.seconds, round * 10 + part, folder.path())
             };
             // Each goes first in every other round, so that what the one leaves behind meets both.
-            let (now, before): (Seen, Seen) = if round % 2 == 0 {
+            let (now, before): (LoadResult, LoadResult) = if round % 2 == 0 {
                 (measure(&this)?, measure(&former)?)
             } else {
                 let before = measure(&former)?;

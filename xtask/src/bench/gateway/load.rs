@@ -21,9 +21,9 @@ pub enum Workload {
 /// How many keys are replayed. All of them fit into the cache many times over.
 const REPLAYED_KEYS: u32 = 1_000;
 
-/// What `wrk` saw.
+/// What `wrk` measured.
 #[derive(Debug, Clone, Copy)]
-pub struct Seen {
+pub struct LoadResult {
     pub requests: f64,
     pub per_second: f64,
     pub p50_ms: f64,
@@ -40,7 +40,7 @@ pub fn load(
     seconds: u32,
     run: u32,
     folder: &Path,
-) -> Result<Seen, Failure> {
+) -> Result<LoadResult, Failure> {
     let script = folder.join(format!("{workload:?}.lua"));
     std::fs::write(&script, lua(workload, run)?)?;
     let output = Command::new("wrk")
@@ -59,7 +59,7 @@ pub fn load(
     };
     let requests =
         text.lines().find_map(|line| line.trim().split_once(" requests in ")).map(|(count, _)| count);
-    Ok(Seen {
+    Ok(LoadResult {
         requests: requests.ok_or("wrk did not print how many requests there were")?.parse()?,
         per_second: value("Requests/sec:")?.parse()?,
         p50_ms: milliseconds(value("50%")?)?,

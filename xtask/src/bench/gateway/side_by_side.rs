@@ -5,7 +5,7 @@ use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStdout, Command, Stdio};
 
-use super::load::{CONNECTIONS, Seen};
+use super::load::{CONNECTIONS, LoadResult};
 use crate::bench::median;
 use crate::bench::store::Failure;
 use crate::shell::root;
@@ -14,12 +14,12 @@ use crate::shell::root;
 pub struct Process {
     child: Child,
     pub address: SocketAddr,
-    /// Where a gateway tells its metrics.
+    /// The address of a gateway's metrics.
     admin: Option<SocketAddr>,
 }
 
 impl Process {
-    /// Starts a program and waits for the line that tells where it listens.
+    /// Starts a program and waits for the line with its address.
     pub fn start(command: &mut Command) -> Result<Self, Failure> {
         let (child, address, _) = started(command)?;
         Ok(Self { child, address, admin: None })
@@ -57,11 +57,11 @@ fn started(command: &mut Command) -> Result<(Child, SocketAddr, Lines), Failure>
     let mut child = command.stdout(Stdio::piped()).stdin(Stdio::null()).spawn()?;
     let output = child.stdout.take().ok_or("the program has no output")?;
     let mut lines = BufReader::new(output).lines();
-    let address = told(&mut lines, "listening on http://")?;
+    let address = address_after(&mut lines, "listening on http://")?;
     Ok((child, address, lines))
 }
 
-fn told(lines: &mut Lines, before: &str) -> Result<SocketAddr, Failure> {
+fn address_after(lines: &mut Lines, before: &str) -> Result<SocketAddr, Failure> {
     loop {
         let line = lines.next().ok_or("the program ended before it listened")??;
         if let Some(address) = line.strip_prefix(before) {
@@ -74,8 +74,8 @@ fn told(lines: &mut Lines, before: &str) -> Result<SocketAddr, Failure> {
 pub struct Row {
     what: &'static str,
     to_reach: &'static str,
-    pub seen: Vec<Seen>,
-    pub against: Vec<Seen>,
+    pub seen: Vec<LoadResult>,
+    pub against: Vec<LoadResult>,
 }
 
 /// The gateway of this source tree, as `cargo build --release` leaves it.
@@ -111,7 +111,7 @@ pub fn gateway_of(
     command.args(["--namespace", "bench", "--accept-identity-change"]);
     command.args(more);
     let (child, address, mut lines) = started(&mut command)?;
-    let admin = Some(told(&mut lines, "admin on http://")?);
+    let admin = Some(address_after(&mut lines, "admin on http://")?);
     // The rest of the output is read too: a full pipe would stop the program.
     std::thread::spawn(move || lines.map_while(Result::ok).for_each(drop));
     Ok(Process { child, address, admin })
@@ -133,8 +133,8 @@ impl Row {
     }
 
     fn print(&self) {
-        let of = |all: &[Seen], value: fn(&Seen) -> f64| median(all.iter().map(value).collect());
-        let ratio = |value: fn(&Seen) -> f64| {
+        let of = |all: &[LoadResult], value: fn(&LoadResult) -> f64| median(all.iter().map(value).collect());
+        let ratio = |value: fn(&LoadResult) -> f64| {
             median(
                 self.seen
                     .iter()

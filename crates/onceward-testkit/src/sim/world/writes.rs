@@ -235,7 +235,7 @@ impl World {
     }
 
     /// When everything has come to rest: an outcome may be unknown where something was begun, or where the process that
-    /// knows better was disturbed. Else the store was away or slow, and that costs nobody an operator.
+    /// knows better was disturbed. Else the store was away or slow, and that must not need an operator.
     pub fn check_unknown(&mut self, at: Timestamp, id: RecordId, record: &Record) {
         let unknown = matches!(record.state, State::Unknown { .. });
         let excused = record.doubt.is_some() || self.too_late.contains(&id) || self.was_disturbed(record);
@@ -256,7 +256,7 @@ impl World {
             return self.violate(
                 at,
                 Rule::Completions,
-                format!("{id} was completed with an answer that nobody made"),
+                format!("{id} was completed with an answer that no execution made"),
             );
         };
         let evidence = old.evidence.as_ref().is_some_and(|evidence| evidence.reply.body == body);

@@ -15,12 +15,12 @@
 //! it may take up to [`WORST_GROWTH`] times its length.
 
 mod emit;
+mod escape;
 mod number;
 mod order;
 mod scan;
-mod text;
 
-pub(super) use text::push_escaped;
+pub(super) use escape::push_escaped;
 
 use super::pointer::Pointer;
 
@@ -34,7 +34,7 @@ pub enum Numbers {
     Rfc8785,
 }
 
-/// Why a text has no canonical form. Says where, never what stood there.
+/// Why a text has no canonical form. Names the place, never the content.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, thiserror::Error)]
 #[non_exhaustive]
 pub enum NotCanonical {

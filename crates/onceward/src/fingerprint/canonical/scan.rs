@@ -2,11 +2,10 @@
 
 use super::{
     super::pointer::{Pointer, Token},
-    Container, Fate, Member, NotCanonical, Numbers, Rules, Scratch,
+    Container, Fate, Member, NotCanonical, Numbers, Rules, Scratch, escape,
     number::Number,
     offset, order,
     order::Spelling,
-    text,
 };
 
 /// A container that has begun and not yet ended.
@@ -179,7 +178,7 @@ impl Scanner<'_> {
         let (leads, fate) = follow(self.rules.ignored, open.leads, depth, |token| token.is_index(index));
         self.leads = leads;
         let first = open.first;
-        // Neighbours of one fate are noted as one stretch, so that a long array costs no more than its pointers.
+        // Adjacent elements with the same fate are one member, so that a long array costs no more than its pointers.
         if self.out.pending[first..].last().is_some_and(|before| before.fate == fate) {
             return;
         }
@@ -239,7 +238,7 @@ impl Scanner<'_> {
         self.at += 1;
         let mut spelling = Spelling::Plain;
         loop {
-            self.at += text::plain_run(&self.source[self.at..]);
+            self.at += escape::plain_run(&self.source[self.at..]);
             match self.peek() {
                 b'"' => {
                     self.at += 1;
@@ -269,7 +268,7 @@ impl Scanner<'_> {
                 let character = self.escaped_character()?;
                 self.copy_to(start);
                 self.copied = self.at;
-                text::push_escaped(&mut self.out.text, character);
+                escape::push_escaped(&mut self.out.text, character);
             }
             _ => return Err(self.invalid()),
         }
@@ -294,7 +293,7 @@ impl Scanner<'_> {
 
     fn code_unit(&mut self) -> Result<u16, NotCanonical> {
         let digits = self.source[self.at..].first_chunk().copied();
-        let unit = digits.and_then(text::code_unit).ok_or(self.invalid())?;
+        let unit = digits.and_then(escape::code_unit).ok_or(self.invalid())?;
         self.at += 4;
         Ok(unit)
     }

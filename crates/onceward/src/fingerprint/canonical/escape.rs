@@ -1,7 +1,7 @@
-//! Strings: finding where they need attention, and the one way to escape each character.
+//! String escapes: finding the next special byte, and RFC 8785's one escape for each character.
 
-/// How many bytes from here on are neither a quote, a backslash nor a control character. Looks at eight at a time,
-/// because strings are most of most bodies.
+/// How many bytes from here on are neither a quote, a backslash nor a control character. Reads eight at a time,
+/// because most bytes of most bodies are in strings.
 pub(super) fn plain_run(bytes: &[u8]) -> usize {
     const ONES: u64 = u64::MAX / 0xff;
     const HIGH: u64 = ONES << 7;
@@ -68,11 +68,11 @@ mod tests {
 
     proptest! {
         #[test]
-        fn looking_at_eight_bytes_finds_what_looking_at_one_finds(bytes: Vec<u8>, at in 0usize..40, special: u8) {
+        fn eight_bytes_at_a_time_find_what_one_at_a_time_finds(bytes: Vec<u8>, at in 0usize..40, special: u8) {
             let mut bytes = bytes;
-            let mut quiet: Vec<u8> = vec![b'x'; at];
-            quiet.push(special);
-            for bytes in [&mut bytes, &mut quiet] {
+            let mut plain: Vec<u8> = vec![b'x'; at];
+            plain.push(special);
+            for bytes in [&mut bytes, &mut plain] {
                 let slow = bytes.iter().position(|byte| matches!(byte, 0..0x20 | b'"' | b'\\')).unwrap_or(bytes.len());
                 prop_assert_eq!(plain_run(bytes), slow);
             }

@@ -1,24 +1,20 @@
 //! Batches, their limits, and which jobs fail together.
 
-#![allow(clippy::unwrap_used, clippy::panic, reason = "a panic is how a test reports")]
-
-mod support;
-
 use std::sync::Arc;
 use std::time::Duration;
 
+use crate::support::{BlockedStore, applied, block_on, blocked_store, open, put, submit};
 use onceward::store::{Filter, Scan, Store, StoreError, Swapped, Which};
 use onceward::{Clock, Timestamp};
 use onceward_sqlite::{Options, SqliteStore};
 use onceward_testkit::sample;
 use rusqlite::Connection;
-use support::{Held, applied, block_on, held, open, put, submit};
 
 #[test]
 fn a_queue_holds_as_many_as_its_limit_and_sheds_the_next() {
     let directory = tempfile::tempdir().unwrap();
     let options = Options { queue_limit: 2, ..Options::default() };
-    let Held { store, gate } = held(&directory.path().join("onceward.db"), options);
+    let BlockedStore { store, gate } = blocked_store(&directory.path().join("onceward.db"), options);
     let mut waiting = [1, 2].map(|n| store.swap(sample::id(n), None, sample::record("waits")));
     assert!(waiting.iter_mut().all(|call| submit(call).is_pending()));
     let shed = block_on(store.swap(sample::id(3), None, sample::record("shed")));
@@ -34,7 +30,8 @@ fn a_queue_holds_as_many_as_its_limit_and_sheds_the_next() {
 #[test]
 fn what_waits_together_shares_one_commit_and_of_two_claims_in_it_the_first_wins() {
     let directory = tempfile::tempdir().unwrap();
-    let Held { store, gate } = held(&directory.path().join("onceward.db"), Options::default());
+    let BlockedStore { store, gate } =
+        blocked_store(&directory.path().join("onceward.db"), Options::default());
     let id = sample::id(1);
     let mut calls = ["first", "second"].map(|tag| store.swap(id, None, sample::record(tag)));
     assert!(calls.iter_mut().all(|call| submit(call).is_pending()));
@@ -75,7 +72,7 @@ fn a_batch_is_bounded_in_rows_and_in_bytes() {
         (Options { batch_bytes: 1, ..Options::default() }, 6),
     ] {
         let directory = tempfile::tempdir().unwrap();
-        let Held { store, gate } = held(&directory.path().join("onceward.db"), options);
+        let BlockedStore { store, gate } = blocked_store(&directory.path().join("onceward.db"), options);
         let mut calls: Vec<_> =
             (1..=5).map(|n| store.swap(sample::id(n), None, sample::record("waits"))).collect();
         assert!(calls.iter_mut().all(|call| submit(call).is_pending()));
@@ -186,7 +183,7 @@ fn a_version_never_comes_back_after_the_record_was_forgotten_and_the_store_reope
 fn what_waits_when_the_store_is_closed_is_still_written() {
     let directory = tempfile::tempdir().unwrap();
     let path = directory.path().join("onceward.db");
-    let Held { store, gate } = held(&path, Options { batch_limit: 2, ..Options::default() });
+    let BlockedStore { store, gate } = blocked_store(&path, Options { batch_limit: 2, ..Options::default() });
     let swap = |n| store.swap(sample::id(n), None, sample::record("waits"));
     let mut waiting: Vec<_> = (1..=9).map(swap).collect();
     assert!(waiting.iter_mut().all(|write| submit(write).is_pending()));

@@ -1,19 +1,15 @@
 //! Lists that are long, large or crowded. The conformance suite covers ordinary ones.
 
-#![allow(clippy::unwrap_used, clippy::panic, reason = "a panic is how a test reports")]
-
-mod support;
-
 use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::task::Poll;
 use std::time::Duration;
 
+use crate::support::{applied, block_on, flush, submit};
 use onceward::store::{Due, Filter, Page, Scan, Store, Which};
 use onceward::{Record, RecordId, Reply, State, Timestamp};
 use onceward_sqlite::{Options, SqliteStore};
 use onceward_testkit::{VirtualClock, sample};
-use support::{applied, block_on, flush, submit};
 
 struct Fixture {
     store: SqliteStore,

@@ -1,19 +1,15 @@
 //! A store that an older version left, with a journal in the first format, whose frames have no tags.
 
-#![allow(clippy::unwrap_used, clippy::panic, reason = "a panic is how a test reports")]
-
-mod support;
-
 use std::path::{Path, PathBuf};
 
+use crate::support::files::{cut_off, journal, listed, slow};
+use crate::support::forged::{self, BLOCK, Claim};
+use crate::support::{block_on, open, put};
 use onceward::store::Store;
 use onceward::{RecordId, codec};
 use onceward_sqlite::{OpenError, Options, SqliteStore};
 use onceward_testkit::sample;
 use rusqlite::Connection;
-use support::files::{cut_off, journal, listed, slow};
-use support::forged::{self, BLOCK, Claim};
-use support::{block_on, open, put};
 
 /// Makes a database what the older version left when it was killed after these generations were flushed.
 fn downgrade(path: &Path, folded: u64, in_use: bool) {
@@ -31,7 +27,7 @@ fn old_store(directory: &Path) -> (PathBuf, u64) {
     let path = directory.join("onceward.db");
     put(&open(&path), sample::id(1), None, sample::record("k"));
     downgrade(&path, 4, true);
-    let identity = forged::noted(&path, "journal_identity");
+    let identity = forged::meta_value(&path, "journal_identity");
     for part in 0..2 {
         std::fs::write(journal(&path, part), "").unwrap();
     }

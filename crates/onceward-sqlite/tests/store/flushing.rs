@@ -1,18 +1,14 @@
 //! A flush that stopped half-way, and what remains of it without the journal.
 
-#![allow(clippy::unwrap_used, clippy::panic, reason = "a panic is how a test reports")]
-
-mod support;
-
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+use crate::support::{BlockedStore, block_on, blocked_store, open, put, submit};
 use onceward::Record;
 use onceward::store::{Filter, Scan, Store, Swapped, Which};
 use onceward_sqlite::{Options, SqliteStore};
 use onceward_testkit::sample;
 use rusqlite::Connection;
-use support::{Held, block_on, held, open, put, submit};
 
 fn slow() -> Options {
     Options { fold_after: Duration::from_secs(3_600), ..Options::default() }
@@ -90,7 +86,7 @@ fn a_version_in_a_backup_that_was_made_in_the_middle_of_a_flush_is_not_given_aga
 fn a_version_of_a_batch_that_was_lost_in_the_middle_of_a_recovery_is_not_given_again() {
     let directory = tempfile::tempdir().unwrap();
     let path = directory.path().join("onceward.db");
-    let Held { store, gate } = held(&path, slow());
+    let BlockedStore { store, gate } = blocked_store(&path, slow());
     // Two claims in one batch, which was written and whose sync never returned.
     let mut calls = [1, 2].map(|n| store.swap(sample::id(n), None, large("k")));
     assert!(calls.iter_mut().all(|call| submit(call).is_pending()));

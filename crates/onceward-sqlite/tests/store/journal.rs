@@ -2,20 +2,16 @@
 //!
 //! A copy of the files of an open store, taken while nothing is being written, equals what a power cut leaves.
 
-#![allow(clippy::unwrap_used, clippy::panic, reason = "a panic is how a test reports")]
-
-mod support;
-
 use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
+use crate::support::files::{cut_off, journal, listed, slow};
+use crate::support::{applied, block_on, flush, open, put};
 use onceward::RecordId;
 use onceward::store::{Filter, Scan, Store, Swapped, Version, Which};
 use onceward_sqlite::{OpenError, Options, SqliteStore};
 use onceward_testkit::{VirtualClock, sample};
-use support::files::{cut_off, journal, listed, slow};
-use support::{applied, block_on, flush, open, put};
 
 fn version(store: &SqliteStore, id: RecordId) -> Option<Version> {
     block_on(store.load(id)).unwrap().record.map(|found| found.version)

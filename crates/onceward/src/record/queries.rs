@@ -1,4 +1,4 @@
-//! What the machine asks a record.
+//! Questions about a record that the machine and the engine decide by.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -12,14 +12,14 @@ use crate::{OwnerToken, Timestamp};
 
 /// A retry sooner than this would only meet the same refusal.
 const RETRY_AFTER_MIN: Duration = Duration::from_secs(1);
-/// Most executions end within seconds, so a client is not told to wait for the whole lease.
+/// Most executions end within seconds, so a client need not wait for the whole lease.
 const RETRY_AFTER_MAX: Duration = Duration::from_secs(5);
 
 impl Record {
     /// Whether a claim asks for what this record is about.
     ///
-    /// A fingerprint of format 1, or one put together by hand, has no target of its own. Where its content cannot be compared
-    /// either, a claim on another route is another request: the settings that make contents incomparable belong to routes.
+    /// A fingerprint of format 1, or one built by hand, has no target. If the contents are incomparable too, a claim on
+    /// another route is another request: the settings that make contents incomparable belong to routes.
     pub(crate) fn compare(&self, claim: &Claim) -> Comparison {
         let comparison = self.fingerprint.compare(&claim.fingerprint);
         let elsewhere = self.lacks_target(claim) && self.subject.route != *claim.route;
@@ -36,12 +36,12 @@ impl Record {
         self.fingerprint.lacks_target() || claim.fingerprint.lacks_target()
     }
 
-    /// Whether the window is over, so that the key names a new operation. Work that runs, and outcomes that nobody
-    /// knows, are never over.
+    /// Whether the window is over, so that the key names a new operation. Running work and
+    /// unknown outcomes never end a window.
     pub(crate) fn is_spent(&self, at: Moment) -> bool {
         match &self.state {
             State::Completed { expires_at, .. } => *expires_at <= at.expiry_now,
-            // What is known to have been done is remembered as an answer would be.
+            // Work that was, or may have been, done is kept as long as an answer.
             State::FailedRetryable { expires_at, .. } => {
                 let known = self.evidence.as_ref().map(|evidence| evidence.at);
                 let known = known.or(self.doubt.map(|doubt| doubt.since));
@@ -61,7 +61,7 @@ impl Record {
     }
 
     /// Whether the lease lives. One that ends later than any claim could have asked for was taken while the store's clock
-    /// was ahead: its end says nothing, and an unknown outcome is safe.
+    /// was ahead: its end means nothing, and an unknown outcome is safe.
     pub(crate) fn is_held(&self, at: Moment) -> bool {
         match &self.state {
             State::InProgress { lease_until } => {
@@ -74,15 +74,15 @@ impl Record {
         }
     }
 
-    /// Whether another tenure may go on with the work. Not while an outside call is open that must not be repeated, and not
-    /// where an earlier tenure did the work.
+    /// Whether another tenure may continue the work: not while an outside call is open that must not be repeated, nor after
+    /// an earlier tenure did the work.
     pub(crate) fn may_be_continued(&self, at: Moment) -> bool {
         let done = self.doubt.is_some_and(|doubt| doubt.cause == Cause::DoneNotKept);
         let open = |call: &Entered| call.dedup_until.is_none_or(|until| until <= at.now);
         !done && !self.entered.iter().any(open)
     }
 
-    /// Evidence about this very execution, from whichever of its tenures.
+    /// Evidence about this execution, from any of its tenures.
     pub(crate) fn own_evidence(&self) -> Option<Arc<Reply>> {
         self.evidence
             .as_ref()
@@ -90,7 +90,7 @@ impl Record {
             .map(|evidence| evidence.reply.clone())
     }
 
-    /// What a claim is told that finds this record neither spent nor answered.
+    /// The refusal of a claim that meets this record while it has no answer.
     pub(crate) fn refusal(&self, at: Moment) -> Refusal {
         let hint = |until: Timestamp| until.since(at.now).clamp(RETRY_AFTER_MIN, RETRY_AFTER_MAX);
         match &self.state {
@@ -107,7 +107,7 @@ impl Record {
         }
     }
 
-    /// Whether there is nothing beside the answer that a cache need not keep.
+    /// Whether the record has nothing that a cache would drop.
     pub(crate) fn is_answer_only(&self) -> bool {
         self.recovery_point.is_none()
             && self.entered.is_empty()
@@ -132,7 +132,7 @@ impl Record {
         }
     }
 
-    /// Until when the answer is promised, which is earlier than when it goes.
+    /// Until when the answer is promised; it is kept somewhat longer.
     pub fn published_expiry(&self) -> Option<Timestamp> {
         match &self.state {
             State::Completed { settled_at, expires_at, .. } => {

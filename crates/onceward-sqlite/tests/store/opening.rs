@@ -1,18 +1,12 @@
 //! Which files are opened as a store, which are refused, and the error texts.
 
-#![allow(clippy::unwrap_used, clippy::panic, reason = "a panic is how a test reports")]
-
-mod support;
-
-use std::io::{BufRead, BufReader, Read};
 use std::path::Path;
 use std::time::Duration;
 
-use onceward::store::Store;
+use crate::support::{flush, open, put};
 use onceward_sqlite::{OpenError, Options, SqliteStore};
 use onceward_testkit::sample;
 use rusqlite::Connection;
-use support::{block_on, open, put};
 
 #[track_caller]
 fn refused(path: &Path) -> OpenError {
@@ -75,36 +69,6 @@ fn a_setting_that_makes_no_sense_is_refused_with_its_value_and_the_rule() {
         assert!(text.contains("must be"), "{text}");
         assert!(!path.exists(), "{named} was noticed too late");
     }
-}
-
-#[test]
-fn a_second_process_is_refused_with_the_firsts_number_and_a_killed_one_leaves_no_lock() {
-    let directory = tempfile::tempdir().unwrap();
-    let path = directory.path().join("onceward.db");
-    let mut holder = support::child("a_child_holds_the_store", &path).spawn().unwrap();
-    let mut said = BufReader::new(holder.stdout.take().unwrap());
-    let mut line = String::new();
-    while !line.contains("the store is open") {
-        line.clear();
-        assert_ne!(said.read_line(&mut line).unwrap(), 0, "the child ended early");
-    }
-    let error = refused(&path);
-    let text = error.to_string();
-    assert!(matches!(error, OpenError::InUse { holder: Some(pid), .. } if pid == holder.id()), "{text}");
-    assert!(text.contains("onceward.db") && text.contains(&holder.id().to_string()), "{text}");
-    holder.kill().unwrap();
-    holder.wait().unwrap();
-    assert!(path.with_extension("db.lock").exists(), "the killed process left its lock file behind");
-    assert!(block_on(open(&path).load(sample::id(7))).unwrap().record.is_some());
-}
-
-#[test]
-fn a_child_holds_the_store() {
-    let Some(path) = support::child_path() else { return };
-    let store = open(&path);
-    put(&store, sample::id(7), None, sample::record("held"));
-    println!("the store is open");
-    std::io::stdin().read_to_end(&mut Vec::new()).unwrap();
 }
 
 #[test]
@@ -177,7 +141,7 @@ fn a_store_tells_tools_what_it_is_and_how_it_is_kept() {
     let path = directory.path().join("onceward.db");
     let store = open(&path);
     put(&store, sample::id(1), None, sample::record("k"));
-    support::flush(&store);
+    flush(&store);
     let other = Connection::open(&path).unwrap();
     let pragma = |name| other.pragma_query_value(None, name, |row| row.get::<_, i64>(0)).unwrap();
     assert_eq!(pragma("application_id").to_be_bytes()[4..], *b"Once");

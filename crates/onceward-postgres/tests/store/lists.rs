@@ -1,18 +1,14 @@
 //! Long lists, and entries of `due` that are wrong.
 
-#![allow(clippy::unwrap_used, clippy::panic, reason = "a panic is how a test reports")]
-
-mod support;
-
 use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Duration;
 
+use crate::support::{observer, open, put, url};
 use onceward::store::{Due, Filter, Scan, Store, Which};
 use onceward::{Letter, RecordId, Timestamp};
 use onceward_postgres::{Options, PostgresStore};
 use onceward_testkit::{VirtualClock, sample};
-use support::{observer, open, put, url};
 use tokio::task::JoinSet;
 
 const DAY: Duration = Duration::from_secs(24 * 60 * 60);

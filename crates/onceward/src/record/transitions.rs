@@ -9,7 +9,7 @@ use crate::event::{Moment, Resolution};
 use crate::outcome::{Evidence, Reply, Unsure, Verdict};
 use crate::{Fingerprint, OwnerToken, ProfileId, Timestamp};
 
-/// That a failure was retryable soon stops mattering: a key that comes later is executed all the same.
+/// Short, because a key is executed whether its retryable failure is still recorded or not.
 const RETRYABLE_RETENTION_MAX: Duration = Duration::from_secs(60 * 60);
 /// Error texts are for lists and logs; what is longer is cut.
 const ERROR_BYTES_MAX: usize = 512;
@@ -69,7 +69,7 @@ impl Record {
         };
         let window = previous.filter(|record| !record.is_spent(at));
         Self {
-            // What a window was dispatched under, and forbids, it keeps: others may still speak of it.
+            // A window keeps its id and its void: evidence and late owners may still refer to it.
             format: window.map_or(format, |record| record.format.max(format)),
             opened: window.map_or(fence, |record| record.opened),
             naming: window.map_or(naming, |record| record.naming),
@@ -94,7 +94,7 @@ impl Record {
         let unseen = Fingerprint::new(ProfileId::NONE, [0; 32]);
         let mut record = Self::new(subject, unseen, Terms::default(), OwnerToken::named(by), at.now);
         record.format = format;
-        // Nobody can tell any more under which id it was dispatched.
+        // The id under which it was dispatched is not known any more.
         record.naming = Naming::Bare;
         match verdict {
             Resolution::Completed(reply) => record.complete(at, reply),
@@ -109,32 +109,33 @@ impl Record {
     }
 
     pub(crate) fn complete(&mut self, at: Moment, reply: &Arc<Reply>) {
-        let (settled_at, kept) = (self.told(at), self.terms.retention.saturating_add(self.jittered_grace()));
+        let (settled_at, kept) =
+            (self.time_of_event(at), self.terms.retention.saturating_add(self.jittered_grace()));
         self.state =
             State::Completed { reply: reply.clone(), settled_at, expires_at: settled_at.after(kept) };
         self.doubt = None;
-        // What another tenure claims to have done is not answered by this one: it stays for the operator.
+        // Another tenure's result that differs from this reply stays for the operator.
         self.evidence.take_if(|evidence| evidence.fence == self.fence || evidence.reply == *reply);
     }
 
     pub(crate) fn release(&mut self, at: Moment, error: &str) {
-        // A phase that was committed must be remembered for as long as an answer would be: else it were done again.
+        // A committed phase is kept as long as an answer, so that it is not done again.
         let kept = match self.recovery_point {
             Some(_) => self.terms.retention.saturating_add(self.jittered_grace()),
             None => self.terms.retention.min(RETRYABLE_RETENTION_MAX),
         };
-        let settled_at = self.told(at);
+        let settled_at = self.time_of_event(at);
         self.state = State::FailedRetryable { settled_at, expires_at: settled_at.after(kept) };
         self.doubt = None;
-        // A release says that the outside call did not happen either.
+        // A release also means that no outside call happened.
         self.entered.clear();
         self.last_error = Some(error_text(error));
     }
 
-    /// Nobody can be sure of the outcome, and where there was doubt before, not since now but since then.
+    /// The outcome becomes unknown: since the earlier doubt if there is one, else since now.
     pub(crate) fn lose(&mut self, at: Moment, letter: Letter, unsure: &Unsure) {
-        let since = self.doubt.map_or(self.told(at), |doubt| doubt.since);
-        // That the work was done is not outweighed by a later attempt of which nothing is known.
+        let since = self.doubt.map_or(self.time_of_event(at), |doubt| doubt.since);
+        // A later attempt with an unknown outcome does not cancel the knowledge that the work was done.
         let cause = match self.doubt {
             Some(Doubt { cause: Cause::DoneNotKept, .. }) => Cause::DoneNotKept,
             Some(_) | None => unsure.cause,
@@ -146,15 +147,15 @@ impl Record {
         self.state = State::Unknown { since, due_at: at.now, probes: 0, letter, cause };
     }
 
-    /// A shadow's request went through whatever is known of it, so nothing waits for its outcome and no operator can find it
-    /// out. That it would be unknown is remembered, as doubt, for as long as an answer would be.
+    /// A shadow's request was passed on regardless, so nothing waits for its outcome and no operator can resolve it. The
+    /// unknown outcome is kept as doubt, for as long as an answer would be.
     pub(crate) fn lose_shadow(&mut self, since: Timestamp, cause: Cause) {
         let kept = self.terms.retention.saturating_add(self.jittered_grace());
         self.doubt = Some(Doubt { since, cause });
         self.state = State::FailedRetryable { settled_at: since, expires_at: since.after(kept) };
     }
 
-    /// This tenure did nothing, and an earlier one still may have: as unknown as before.
+    /// This tenure did nothing, but an earlier one may have: the outcome stays unknown.
     pub(crate) fn lose_again(&mut self, at: Moment, doubt: Doubt, error: &str) {
         let why = format!("an earlier attempt may have been executed; the last one was not: {error}");
         self.lose(at, Letter::Live, &Unsure { cause: doubt.cause, why });
@@ -162,21 +163,22 @@ impl Record {
 
     /// An earlier tenure did the work, and its answer could not be kept.
     pub(crate) fn doubt_done(&mut self, at: Moment) {
-        let since = self.doubt.map_or(self.told(at), |doubt| doubt.since);
+        let since = self.doubt.map_or(self.time_of_event(at), |doubt| doubt.since);
         self.doubt = Some(Doubt { since, cause: Cause::DoneNotKept });
     }
 
     pub(crate) fn testify(&mut self, at: Moment, fence: Fence, reply: &Arc<Reply>) {
-        self.evidence = Some(Evidence { fence, reply: reply.clone(), at: self.told(at) });
+        self.evidence = Some(Evidence { fence, reply: reply.clone(), at: self.time_of_event(at) });
     }
 
     pub(crate) fn judge(&mut self, at: Moment, by: &str, reason: &str) {
-        self.verdict = Some(Verdict { by: error_text(by), reason: error_text(reason), at: self.told(at) });
+        self.verdict =
+            Some(Verdict { by: error_text(by), reason: error_text(reason), at: self.time_of_event(at) });
     }
 
-    /// When something happened, never before the claim. The store's time is estimated between its answers, and the
-    /// estimate of a claim may be some milliseconds ahead of the next one.
-    pub(crate) fn told(&self, at: Moment) -> Timestamp {
+    /// The time to record for an event, never before the claim. The store's time is estimated between its answers, so a
+    /// claim's estimate may be some milliseconds ahead of the next one.
+    pub(crate) fn time_of_event(&self, at: Moment) -> Timestamp {
         at.now.max(self.created_at)
     }
 

@@ -1,17 +1,13 @@
 //! Ways to the database: a pooler, TLS, and what `examine` reports about each.
 
-#![allow(clippy::unwrap_used, clippy::panic, reason = "a panic is how a test reports")]
-
-mod support;
-
 use std::sync::{Arc, OnceLock};
 
+use crate::support::{damage, database, name, open, port, put, schema};
 use onceward::store::{Finding, Health, Store};
 use onceward_postgres::{OpenError, Options, PostgresStore, PostgresUrl, examine, migrate};
 use onceward_testkit::conformance::Specimen;
 use onceward_testkit::servers::{PgBouncer, Postgres, PostgresOptions};
 use onceward_testkit::{VirtualClock, sample};
-use support::{damage, database, name, open, port, put, schema};
 
 mod pooled {
     use super::*;

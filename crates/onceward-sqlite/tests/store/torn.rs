@@ -1,17 +1,13 @@
 //! Repeated crashes, each in the middle of a batch of which the disk wrote a random set of sectors.
 
-#![allow(clippy::unwrap_used, clippy::panic, reason = "a panic is how a test reports")]
-
-mod support;
-
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+use crate::support::{block_on, flush, put};
 use onceward::store::{Filter, Scan, Store, Version, Which};
 use onceward_sqlite::{Options, SqliteStore};
 use onceward_testkit::{Random, sample};
-use support::{block_on, flush, put};
 
 const FILES: [&str; 4] = ["", "-wal", ".journal-0", ".journal-1"];
 

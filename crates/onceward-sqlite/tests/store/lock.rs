@@ -1,15 +1,10 @@
-//! The lock of a store, in a program that starts no other: a child has its parent's descriptors, and so its locks, until it
-//! executes its own program.
-
-#![allow(clippy::unwrap_used, clippy::panic, reason = "a panic is how a test reports")]
-
-mod support;
+//! The lock of a store within one process. Another process is in `tests/processes/second_process.rs`.
 
 use std::path::Path;
 
+use crate::support::{open, put};
 use onceward_sqlite::{OpenError, Options, SqliteStore};
 use onceward_testkit::sample;
-use support::{open, put};
 
 fn refused(path: &Path) -> OpenError {
     SqliteStore::open(path, Options::default()).unwrap_err()

@@ -1,6 +1,4 @@
 //! The secret file beside a store.
-#![cfg(unix)]
-#![expect(clippy::unwrap_used, reason = "these are tests")]
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt as _;

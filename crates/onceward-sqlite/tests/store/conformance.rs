@@ -1,7 +1,5 @@
 //! The conformance suite, for a store in a file.
 
-#![allow(clippy::unwrap_used, reason = "a panic is how a test reports")]
-
 use std::sync::Arc;
 
 use onceward::store::{Due, Scan, Store, Which};

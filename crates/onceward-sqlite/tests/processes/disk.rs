@@ -3,24 +3,19 @@
 //! A preloaded library replaces the C library's disk functions. It is compiled here, with the compiler that SQLite needs
 //! too.
 
-#![cfg(target_os = "linux")]
-#![allow(clippy::unwrap_used, clippy::panic, reason = "a panic is how a test reports")]
-
-mod support;
-
 use std::os::unix::process::ExitStatusExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::{Arc, Mutex};
 
+use crate::support::{self, applied, block_on, open, put, submit};
 use onceward::RecordId;
 use onceward::store::{Due, Scan, Store, StoreError, Version, Which};
 use onceward_sqlite::{FatalHook, Options, SqliteStore};
-use onceward_testkit::sample;
-use support::{applied, block_on, open, put, submit};
+use onceward_testkit::{sample, wait};
 
 /// The source of the preloaded library.
-const SHIM: &str = include_str!("support/disk.c");
+const SHIM: &str = include_str!("../support/disk.c");
 
 fn compile_shim(directory: &Path) -> PathBuf {
     let (source, library) = (directory.join("shim.c"), directory.join("shim.so"));
@@ -44,7 +39,7 @@ fn a_failed_sync_stops_the_process_and_loses_nothing_that_was_acknowledged() {
     for (from, checkpoint_pages) in [(10, 16_000), (17, 16_000), (11, 8), (12, 8), (13, 8), (20, 8), (31, 8)]
     {
         let path = directory.path().join(format!("failing-{from}-{checkpoint_pages}.db"));
-        let mut child = support::child("a_child_writes_until_a_sync_fails", &path);
+        let mut child = support::child("disk::a_child_writes_until_a_sync_fails", &path);
         child.env("LD_PRELOAD", &shim).env("FAIL_SYNCS_FROM", from.to_string());
         let output = child.env(PAGES, checkpoint_pages.to_string()).output().unwrap();
         let errors = String::from_utf8_lossy(&output.stderr);
@@ -97,7 +92,7 @@ fn a_hook_that_does_not_stop_the_process_leaves_a_store_that_refuses_everything(
     let shim = compile_shim(directory.path());
     for (from, checkpoint_pages) in [(10, 16_000), (11, 8), (12, 8)] {
         let path = directory.path().join(format!("hooked-{from}.db"));
-        let mut child = support::child("a_child_goes_on_after_a_failed_sync", &path);
+        let mut child = support::child("disk::a_child_goes_on_after_a_failed_sync", &path);
         child.env("LD_PRELOAD", &shim).env("FAIL_SYNCS_FROM", from.to_string());
         let output = child.env(PAGES, checkpoint_pages.to_string()).output().unwrap();
         let errors = String::from_utf8_lossy(&output.stderr);
@@ -110,8 +105,8 @@ fn a_hook_that_does_not_stop_the_process_leaves_a_store_that_refuses_everything(
 fn a_child_goes_on_after_a_failed_sync() {
     let Some(path) = support::child_path() else { return };
     let checkpoint_pages = std::env::var(PAGES).unwrap().parse().unwrap();
-    let told = Arc::new(Mutex::new(Vec::new()));
-    let hook = told.clone();
+    let fatal = Arc::new(Mutex::new(Vec::new()));
+    let hook = fatal.clone();
     let on_fatal: FatalHook = Arc::new(move |message: &str| hook.lock().unwrap().push(message.to_owned()));
     let store = SqliteStore::open(path, Options { on_fatal, ..busy(checkpoint_pages) }).unwrap();
     let failed = (0..1_000)
@@ -122,7 +117,7 @@ fn a_child_goes_on_after_a_failed_sync() {
         "{failed:?}"
     );
     block_on(store.close());
-    let messages = told.lock().unwrap().clone();
+    let messages = fatal.lock().unwrap().clone();
     assert!(!messages.is_empty() && messages[0].contains("did not confirm a write"), "{messages:?}");
     let later = block_on(store.swap(sample::id(1), None, sample::record("k")));
     assert!(matches!(later, Err(StoreError::Unavailable { .. })), "{later:?}");
@@ -134,7 +129,7 @@ fn a_full_disk_makes_the_store_unavailable_until_there_is_space_again() {
     let directory = tempfile::tempdir().unwrap();
     let shim = compile_shim(directory.path());
     let path = directory.path().join("onceward.db");
-    let mut child = support::child("a_child_meets_a_full_disk", &path);
+    let mut child = support::child("disk::a_child_meets_a_full_disk", &path);
     child.env("LD_PRELOAD", &shim).env("DISK_FULL_WHILE", directory.path().join("full"));
     let output = child.output().unwrap();
     let (said, errors) = (String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
@@ -175,21 +170,21 @@ fn what_a_killed_process_left_in_the_log_is_synced_before_it_is_read() {
     let directory = tempfile::tempdir().unwrap();
     let shim = compile_shim(directory.path());
     let path = directory.path().join("onceward.db");
-    let left = support::child("a_child_leaves_its_log_behind", &path).output().unwrap();
+    let left = support::child("disk::a_child_leaves_its_log_behind", &path).output().unwrap();
     assert!(!left.status.success(), "it was to be killed");
-    let mut reads = support::child("a_child_opens_and_reads", &path);
+    let mut reads = support::child("disk::a_child_opens_and_reads", &path);
     let reads = reads.env("LD_PRELOAD", &shim).env("FAIL_SYNCS_FROM", "1").output().unwrap();
     let said = String::from_utf8_lossy(&reads.stdout).into_owned();
     assert!(said.contains("refused"), "a log that cannot be synced was believed: {said}");
     // The disk works again: everything that was acknowledged is there.
-    assert!(block_on(support::open(&path).load(sample::id(1))).unwrap().record.is_some());
+    assert!(block_on(open(&path).load(sample::id(1))).unwrap().record.is_some());
 }
 
 #[test]
 fn a_child_leaves_its_log_behind() {
     let Some(path) = support::child_path() else { return };
     let store = SqliteStore::open(path, Options::default()).unwrap();
-    support::put(&store, sample::id(1), None, sample::record("k"));
+    put(&store, sample::id(1), None, sample::record("k"));
     std::process::abort();
 }
 
@@ -207,7 +202,7 @@ fn a_record_that_found_no_space_leaves_the_space_to_what_needs_less() {
     let directory = tempfile::tempdir().unwrap();
     let shim = compile_shim(directory.path());
     let path = directory.path().join("onceward.db");
-    let mut child = support::child("a_child_writes_more_than_there_is_space_for", &path);
+    let mut child = support::child("disk::a_child_writes_more_than_there_is_space_for", &path);
     let output =
         child.env("LD_PRELOAD", &shim).env("DISK_FULL_BEYOND", (4 << 20).to_string()).output().unwrap();
     let (said, errors) = (String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
@@ -239,7 +234,7 @@ fn a_hook_that_drops_the_last_handle_on_the_flusher_thread_does_not_wait_for_its
     let directory = tempfile::tempdir().unwrap();
     let shim = compile_shim(directory.path());
     let mut child =
-        support::child("a_child_drops_its_store_in_the_hook", &directory.path().join("onceward.db"));
+        support::child("disk::a_child_drops_its_store_in_the_hook", &directory.path().join("onceward.db"));
     child.env("LD_PRELOAD", &shim).env("FAIL_SYNCS_WHILE", directory.path().join("failing"));
     let output = child.output().unwrap();
     let said = String::from_utf8_lossy(&output.stdout);
@@ -275,8 +270,10 @@ fn a_child_drops_its_store_in_the_hook() {
 fn swaps_that_were_given_up_while_a_sync_stalled_are_not_written_when_it_ends() {
     let directory = tempfile::tempdir().unwrap();
     let shim = compile_shim(directory.path());
-    let mut child =
-        support::child("a_child_gives_swaps_up_while_a_sync_stalls", &directory.path().join("onceward.db"));
+    let mut child = support::child(
+        "disk::a_child_gives_swaps_up_while_a_sync_stalls",
+        &directory.path().join("onceward.db"),
+    );
     child.env("LD_PRELOAD", &shim).env(STALL, directory.path().join("stalled"));
     let output = child.output().unwrap();
     let (said, errors) = (String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
@@ -298,7 +295,7 @@ fn a_child_gives_swaps_up_while_a_sync_stalls() {
     let mut syncing = claim(1);
     assert!(submit(&mut syncing).is_pending());
     let reached = PathBuf::from(format!("{}.reached", stalled.display()));
-    while !reached.exists() {}
+    wait::until_blocking("the sync stalls", || wait::seen(reached.exists(), |&reached| reached));
     // Jobs that are queued behind the stalled sync, and not decided yet.
     let mut abandoned: Vec<_> = (2..300).map(claim).collect();
     abandoned.push(store.swap(sample::id(0), Some(settled), sample::record("abandoned renewal")));

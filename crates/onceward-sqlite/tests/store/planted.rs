@@ -3,20 +3,16 @@
 //! A journal file is overwritten from its beginning, so its last frame is followed by remains of older frames, with bytes
 //! that a client or an API chose, at block boundaries that can be calculated.
 
-#![allow(clippy::unwrap_used, clippy::panic, reason = "a panic is how a test reports")]
-
-mod support;
-
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
+use crate::support::files::{cut_off, journal, listed, slow};
+use crate::support::forged::{self, BLOCK, Claim};
+use crate::support::{block_on, flush, open, put};
 use onceward::store::{Store, Version};
 use onceward::{Record, Reply, State};
 use onceward_sqlite::SqliteStore;
 use onceward_testkit::sample;
-use support::files::{cut_off, journal, listed, slow};
-use support::forged::{self, BLOCK, Claim};
-use support::{block_on, flush, open, put};
 
 const BLOCKS: usize = 40;
 const BODY_BYTES: usize = BLOCKS * BLOCK;
@@ -77,7 +73,7 @@ impl Planted {
         let keyed = bytes.starts_with(b"OnceJrn2");
         let (opening, generation) =
             if keyed { (number(&bytes, 16), number(&bytes, 24)) } else { (0, number(&bytes, 16)) };
-        let identity = forged::noted(&path, "journal_identity");
+        let identity = forged::meta_value(&path, "journal_identity");
         let next = Claim { identity, opening, generation: generation + 4, sequence: 5 };
         let second = turn(2);
         let known = Known { next };

@@ -1,15 +1,11 @@
 //! The conformance suite, for each way to use a PostgreSQL store.
 
-#![allow(clippy::unwrap_used, reason = "a panic is how a test reports")]
-
-mod support;
-
 use std::sync::Arc;
 
+use crate::support::{damage, database, open, url};
 use onceward_postgres::{Batching, Options, PostgresUrl, migrate};
 use onceward_testkit::VirtualClock;
 use onceward_testkit::conformance::Specimen;
-use support::{damage, database, open, url};
 
 async fn specimen(url: PostgresUrl, options: Options) -> Specimen {
     let store = open(&url, options).await;
