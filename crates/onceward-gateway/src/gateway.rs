@@ -12,7 +12,7 @@ use bytes::Bytes;
 use http::header::{CACHE_CONTROL, CONTENT_TYPE, RETRY_AFTER};
 use http::{HeaderValue, Request, Response, StatusCode};
 use onceward::http::{
-    Body, Failure, Handled, How, Idempotency, IdempotencyLayer, OnError, ResponseFuture, header,
+    Body, Disposition, Failure, Handled, Idempotency, IdempotencyLayer, OnError, ResponseFuture, header,
 };
 use onceward::time::{Instant, instant};
 use serde_json::json;
@@ -159,12 +159,12 @@ struct Told {
 impl Told {
     fn answered<B: http_body::Body>(self, answer: &Response<B>) {
         // Only an answer of the gateway's own, to a request without a key, says nothing.
-        let (route, how, operation) = match answer.extensions().get::<Handled>() {
-            Some(handled) => (&*handled.route, handled.how, handled.operation),
-            None => ("", How::Passed, None),
+        let (route, disposition, operation) = match answer.extensions().get::<Handled>() {
+            Some(handled) => (&*handled.route, handled.disposition, handled.operation),
+            None => ("", Disposition::Passed, None),
         };
         let (metrics, took) = (self.in_flight.metrics(), instant().duration_since(self.came));
-        metrics.request(route, how.into(), took.as_secs_f64());
+        metrics.request(route, disposition.into(), took.as_secs_f64());
         if let Some(Took(took)) = answer.extensions().get() {
             metrics.upstream(route, took.as_secs_f64());
         }
@@ -172,7 +172,7 @@ impl Told {
             if let Some(operation) = operation {
                 span.operation(operation);
             }
-            span.end(Ended { route, status: answer.status(), decision: how.name() });
+            span.end(Ended { route, status: answer.status(), decision: disposition.name() });
         }
         self.asked.answered(answer, took);
     }

@@ -149,7 +149,7 @@ impl Problem {
             },
             Self::Refused(refusal) => {
                 let refusing = refusing(refusal);
-                let about = refusing.told(Flavor::Ietf);
+                let about = refusing.details(Flavor::Ietf);
                 Told {
                     more: json!({ "next_action": about.next_action.name() }),
                     ..told(about.status, about.code, about.title, about.detail)
@@ -174,7 +174,7 @@ impl Problem {
         match self {
             Self::Unavailable(_) => Some(1),
             Self::Refused(refusal) => {
-                refusing(refusal).told(Flavor::Ietf).retry_after.map(|after| after.as_secs().max(1))
+                refusing(refusal).details(Flavor::Ietf).retry_after.map(|after| after.as_secs().max(1))
             }
             Self::TokenMissing
             | Self::TokenWrong

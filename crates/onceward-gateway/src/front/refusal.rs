@@ -161,7 +161,7 @@ impl Refusal {
 /// The layer refuses methods in another case too, those that only a route lists: a client is told the same by both. Here it is
 /// not known what clients put before `/.well-known`, so the type has its path only.
 fn method_invalid() -> serde_json::Value {
-    let told = Problem::MethodMiscased.told(Flavor::Ietf);
+    let told = Problem::MethodMiscased.details(Flavor::Ietf);
     json!({
         "type": format!("/.well-known/idempotency#{}", told.code),
         "title": told.title,

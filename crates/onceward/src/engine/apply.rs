@@ -414,7 +414,7 @@ impl Inner {
         log::applied(&report);
         if let (Some(standing), Some(asked), Wrote::Nothing | Wrote::Record) = (&standing, asked, wrote) {
             self.cache.keep(id, &standing.record, asked);
-            if let Some(shared) = &self.shared {
+            if let Some(shared) = &self.shared_cache {
                 shared.offer(id, &standing.record, moment.now.before(instant().duration_since(asked)));
             }
         }

@@ -145,7 +145,7 @@ impl Inner {
         if let Some(record) = self.cache.get(id, moment) {
             return self.replay_of(id, claim, &record, moment);
         }
-        let shared = self.shared.as_ref()?;
+        let shared = self.shared_cache.as_ref()?;
         let (record, as_of) = shared.get(id).await?;
         // Looked at again: the answer took a while, in which this machine may have slept.
         let moment = self.store_clock.estimate()?;

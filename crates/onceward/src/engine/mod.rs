@@ -29,7 +29,7 @@ mod outage;
 mod pass_through;
 mod reservation;
 mod running;
-mod shared;
+mod shared_cache;
 mod sweep;
 
 use std::fmt;
@@ -46,7 +46,7 @@ pub use self::operate::{By, Operated, Resolve, Settled};
 pub use self::operation::{Operation, Tenure};
 pub use self::options::{EngineOptions, IdentityChange, Limits, OptionsError, Sweeping};
 pub use self::reservation::Reservation;
-pub use self::shared::{CacheError, CacheFuture, SharedCache};
+pub use self::shared_cache::{CacheError, CacheFuture, SharedCache};
 pub use self::sweep::SweepReport;
 
 use self::apply::Start;
@@ -60,7 +60,7 @@ use self::outage::Outages;
 pub(crate) use self::pass_through::Entry as PassThroughEntry;
 #[cfg(feature = "http")]
 use self::pass_through::PassThrough;
-use self::shared::Shared;
+use self::shared_cache::SharedCacheClient;
 use crate::claim::Claim;
 use crate::entropy::Instance;
 use crate::event::Refusal;
@@ -148,7 +148,7 @@ struct Inner {
     record_format: RecordFormat,
     store_clock: StoreClock,
     cache: Cache,
-    shared: Option<Shared>,
+    shared_cache: Option<SharedCacheClient>,
     running: Arc<Running>,
     #[cfg(feature = "http")]
     pass_through: Arc<PassThrough>,
@@ -305,7 +305,9 @@ impl Engine {
             record_format: format,
             store_clock: StoreClock::new(options.clock),
             cache: Cache::new(limits.cache_bytes, limits.cache_revalidate, options.instance.name()),
-            shared: options.shared_cache.map(|cache| Shared::start(cache, limits.cache_revalidate, since)),
+            shared_cache: options
+                .shared_cache
+                .map(|cache| SharedCacheClient::start(cache, limits.cache_revalidate, since)),
             running: Running::new(options.instance.name()),
             #[cfg(feature = "http")]
             pass_through: PassThrough::new(options.instance.name()),

@@ -11,7 +11,7 @@ mod logs;
 mod operating;
 mod regressions;
 mod running;
-mod shared;
+mod shared_cache;
 mod stalls;
 
 use std::sync::Arc;

@@ -7,7 +7,9 @@ use bytes::Bytes;
 use http::{HeaderValue, Method, Request, Response};
 use http_body_util::Full;
 use onceward::fingerprint::Parts;
-use onceward::http::{Handled, How, IdempotencyLayer, InProgress, Policy, Routes, ScopeRules, StoreDown};
+use onceward::http::{
+    Disposition, Handled, IdempotencyLayer, InProgress, Policy, Routes, ScopeRules, StoreDown,
+};
 use onceward::store::{Stamped, Store as _};
 use onceward::{
     Claim, Claimed, Fence, Key, OnLapse, Operation, OwnerToken, Profile, RecoveryPoint, Scope, Terms,
@@ -154,7 +156,7 @@ async fn an_owner_that_was_taken_over_answers_as_a_retry_would_be_answered() {
     let response = layer.layer(inner).call(post("k", "{}")).await.unwrap();
     assert_eq!(response.status(), 202);
     let handled = response.extensions().get::<Handled>().unwrap();
-    assert!(matches!(handled.how, How::Unanswered(_)), "{handled:?}");
+    assert!(matches!(handled.disposition, Disposition::Unanswered(_)), "{handled:?}");
 }
 
 #[tokio::test(start_paused = true)]

@@ -1,6 +1,6 @@
 //! Content codings: an answer is given only to clients that can read it.
 
-use onceward::http::{Flavor, How, Mode, Policy, Routes};
+use onceward::http::{Disposition, Flavor, Mode, Policy, Routes};
 
 use super::{World, doing, post, with, without, world};
 
@@ -36,7 +36,7 @@ async fn an_answer_that_is_encoded_all_the_same_is_replayed_only_to_clients_that
         for accepted in ["gzip", "gzip, br;q=0", "*;q=0", "identity", ""] {
             let got = world.send(with(post("k", "{}"), "accept-encoding", accepted)).await;
             assert_eq!(got.problem(), (406, NOT_ACCEPTED.to_owned()), "{accepted}");
-            assert_eq!(got.handled.how, How::Refused(NOT_ACCEPTED));
+            assert_eq!(got.handled.disposition, Disposition::Refused(NOT_ACCEPTED));
             assert!(got.json()["detail"].as_str().unwrap().contains("\"br\""), "{got:?}");
             assert_eq!(got.json()["next_action"], "contact");
             assert_eq!(got.header("content-encoding"), None);

@@ -4,7 +4,7 @@ use bytes::Bytes;
 use http::{HeaderValue, Method, Request};
 use http_body_util::Full;
 use onceward::fingerprint::Profile;
-use onceward::http::{How, KeyRule, Policy, Routes};
+use onceward::http::{Disposition, KeyRule, Policy, Routes};
 use onceward::{RecordFormat, Syntax};
 
 use super::{memory, options, post, with, without, world, world_with};
@@ -40,7 +40,11 @@ async fn a_method_in_another_case_is_refused_and_gets_around_no_required_key() {
     for method in ["post", "Post", "pAtCh", "get", "head", "Trace", "propfind", "Report"] {
         for key in [true, false] {
             let got = send(method, key).await;
-            assert_eq!(got.handled.how, How::Refused("idempotency_method_invalid"), "{method}");
+            assert_eq!(
+                got.handled.disposition,
+                Disposition::Refused("idempotency_method_invalid"),
+                "{method}"
+            );
             if method != "head" {
                 assert_eq!(got.problem(), (400, "idempotency_method_invalid".to_owned()), "{method}");
             }

@@ -3,8 +3,9 @@
 
 mod attack;
 mod bodies;
+mod body_budget;
 mod contract;
-mod counted;
+
 mod doors;
 mod encoding;
 mod execution;
@@ -14,11 +15,12 @@ mod handled;
 mod keys;
 #[path = "../support/log.rs"]
 mod log;
+mod observations;
 mod observe;
 mod outcome;
 mod protocol_doc;
 mod replies;
-mod room;
+
 mod tenants;
 mod upstream;
 mod wellknown;

@@ -2,13 +2,13 @@
 
 use std::sync::Arc;
 
-use onceward::http::{How, KeyRule, Mode, Policy, Routes};
+use onceward::http::{Disposition, KeyRule, Mode, Policy, Routes};
 use onceward::store::{Entry, Filter, Scan, Store as _, Which};
 use onceward::{EngineOptions, Instance, Limits, Observation, Record, State, StateKind, Sweeping};
 use onceward_testkit::{Fault, FaultyStore, Method};
 
-use super::counted::Heard;
 use super::log::Log;
+use super::observations::Heard;
 use super::{Got, SECOND, World, doing, memory, options, post, with, without, world_with};
 
 fn watching() -> Policy {
@@ -22,7 +22,7 @@ async fn observed(policy: Policy) -> (World, Arc<Heard>) {
 
 /// Nothing of this layer is to be seen, neither by the client nor by the service.
 fn went_through(world: &World, got: &Got) {
-    assert_eq!((&*got.handled.route, got.handled.how), ("default", How::Observed));
+    assert_eq!((&*got.handled.route, got.handled.disposition), ("default", Disposition::Observed));
     for name in got.headers.keys().chain(world.upstream.saw.lock().unwrap().keys()) {
         let own = name.as_str().starts_with("onceward") || name.as_str().starts_with("idempotency-");
         assert!(!own || name == "idempotency-key", "{name}");
@@ -88,7 +88,7 @@ async fn a_shadow_never_meets_a_protected_operation() {
     heard.take(Observation::Completed).await;
     world.routes = Routes::new(Policy::default()).unwrap();
     let got = world.send(post("k", "{}")).await;
-    assert_eq!((got.handled.how, world.ledger()), (How::Executed, 2));
+    assert_eq!((got.handled.disposition, world.ledger()), (Disposition::Executed, 2));
     assert!(world.send(post("k", "{}")).await.is_replay());
     world.routes = Routes::new(watching()).unwrap();
     world.send(post("other", "{}")).await;
@@ -224,7 +224,7 @@ async fn a_shadow_whose_outcome_would_be_unknown_holds_nothing_back_once_the_rou
     heard.take(Observation::Lost).await;
     world.routes = Routes::new(Policy::default()).unwrap();
     let got = world.send(post("k", "{}")).await;
-    assert_eq!((got.handled.how, got.status, world.ledger()), (How::Executed, 201, 2));
+    assert_eq!((got.handled.disposition, got.status, world.ledger()), (Disposition::Executed, 201, 2));
     assert!(world.send(post("k", "{}")).await.is_replay());
     assert_eq!(world.ledger(), 2);
 }

@@ -87,7 +87,7 @@ async fn proof_that_the_last_attempt_did_nothing_is_not_called_retryable_where_a
         assert_eq!(got.json()["next_action"], "wait", "{what}");
         assert!(got.header("retry-after").is_some(), "{what}");
         let sent = what != "refused";
-        assert_eq!(got.handled.how.name(), if sent { "unanswered" } else { "refused" }, "{what}");
+        assert_eq!(got.handled.disposition.name(), if sent { "unanswered" } else { "refused" }, "{what}");
         assert_eq!(world.ledger(), 1 + u64::from(sent), "{what}");
     }
 }

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use http::StatusCode;
 use onceward::fingerprint::Difference;
-use onceward::http::{Answerless, Class, Flavor, KeyFault, Policy, Problem, ScopeMissing};
+use onceward::http::{AnswerFault, Class, Flavor, KeyFault, Policy, Problem, ScopeMissing};
 use onceward::{KeyError, Letter};
 
 const DOCUMENT: &str = include_str!("../../../../docs/protocol.md");
@@ -31,8 +31,8 @@ fn problems() -> Vec<Problem> {
         Problem::Incomparable,
         Problem::StoreUnavailable,
         Problem::UpstreamUnreachable,
-        Problem::NoWholeAnswer(Answerless::TimedOut),
-        Problem::NoWholeAnswer(Answerless::Broken),
+        Problem::NoWholeAnswer(AnswerFault::TimedOut),
+        Problem::NoWholeAnswer(AnswerFault::Broken),
         Problem::AnswerNotStored,
         Problem::UpstreamUnsure { upstream_status: StatusCode::SERVICE_UNAVAILABLE },
         Problem::UpstreamUnsure { upstream_status: StatusCode::OK },
@@ -41,7 +41,7 @@ fn problems() -> Vec<Problem> {
         Problem::RequestTooLarge { limit: 1 },
         Problem::RequestBroken,
         Problem::RequestSlow { patience: retry_after },
-        Problem::NoRoom,
+        Problem::BodyBudgetExhausted,
         Problem::KeyNotFound,
     ]
 }
@@ -64,8 +64,8 @@ fn case(problem: &Problem) -> &'static str {
         Problem::Incomparable => "begun under other fingerprint settings, cannot be resumed",
         Problem::StoreUnavailable => "store unavailable, or record unreadable",
         Problem::UpstreamUnreachable => "service never reached, proven not executed",
-        Problem::NoWholeAnswer(Answerless::TimedOut) => "service reached, no answer in time",
-        Problem::NoWholeAnswer(Answerless::Broken) => "service reached, answer broke off",
+        Problem::NoWholeAnswer(AnswerFault::TimedOut) => "service reached, no answer in time",
+        Problem::NoWholeAnswer(AnswerFault::Broken) => "service reached, answer broke off",
         Problem::AnswerNotStored => "service answered, answer could not be stored",
         Problem::UpstreamUnsure { upstream_status } if upstream_status.is_server_error() => {
             "service's own 5xx of class unknown"
@@ -76,13 +76,13 @@ fn case(problem: &Problem) -> &'static str {
         Problem::RequestTooLarge { .. } => "request body over the limit",
         Problem::RequestBroken => "request body broke off",
         Problem::RequestSlow { .. } => "request body took too long",
-        Problem::NoRoom => "too many request bodies held at once",
+        Problem::BodyBudgetExhausted => "too many request bodies held at once",
         Problem::KeyNotFound => "status asked of a key that is not known",
     }
 }
 
 pub fn codes() -> BTreeSet<&'static str> {
-    problems().iter().map(|problem| problem.told(Flavor::Ietf).code).collect()
+    problems().iter().map(|problem| problem.details(Flavor::Ietf).code).collect()
 }
 
 /// The rows of the table whose head begins like this.
@@ -105,7 +105,7 @@ fn the_document_has_a_row_for_every_problem_and_no_other() {
     let mut seen = BTreeSet::new();
     for problem in problems() {
         let row = rows.get(case(&problem)).unwrap_or_else(|| panic!("{problem:?} has no row"));
-        let told = [problem.told(Flavor::Ietf), problem.told(Flavor::Stripe)];
+        let told = [problem.details(Flavor::Ietf), problem.details(Flavor::Stripe)];
         for (cell, told) in row.iter().zip(&told) {
             let status = if *cell == "that status" {
                 assert!(matches!(problem, Problem::UpstreamUnsure { .. }));

@@ -18,7 +18,7 @@ use super::SECOND;
 #[derive(Clone, Default)]
 pub struct Upstream {
     pub ledger: Arc<AtomicU64>,
-    /// Told when work that hangs has begun.
+    /// ProblemDetails when work that hangs has begun.
     pub began: Arc<Notify>,
     /// Lets it go on.
     pub go: Arc<Notify>,

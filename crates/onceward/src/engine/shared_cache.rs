@@ -62,7 +62,7 @@ const TOLD_BYTES: usize = 17;
 const HEADER_BYTES: usize = TOLD_BYTES + 4;
 
 /// The shared cache as one engine uses it.
-pub(crate) struct Shared {
+pub(crate) struct SharedCacheClient {
     cache: Arc<dyn SharedCache>,
     queue: mpsc::Sender<Put>,
     waiting_bytes: Arc<AtomicUsize>,
@@ -93,7 +93,7 @@ impl Rest {
     }
 }
 
-impl Shared {
+impl SharedCacheClient {
     /// Starts the task that fills the cache. It ends with the engine.
     pub(crate) fn start(cache: Arc<dyn SharedCache>, revalidate: Duration, since: Timestamp) -> Self {
         let (queue, waiting) = mpsc::channel(QUEUE_ENTRIES);
