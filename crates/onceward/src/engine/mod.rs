@@ -50,7 +50,7 @@ pub use self::shared_cache::{CacheError, CacheFuture, SharedCache};
 pub use self::sweep::SweepReport;
 
 use self::apply::Start;
-use self::attach::{Pace, Running, Woken};
+use self::attach::{LocalExecutions, Pace, Woken};
 use self::cache::Cache;
 use self::clock::StoreClock;
 use self::identity::{Asked, Recognised};
@@ -149,7 +149,7 @@ struct Inner {
     store_clock: StoreClock,
     cache: Cache,
     shared_cache: Option<SharedCacheClient>,
-    running: Arc<Running>,
+    running: Arc<LocalExecutions>,
     #[cfg(feature = "http")]
     pass_through: Arc<PassThrough>,
     executions: Arc<Semaphore>,
@@ -308,7 +308,7 @@ impl Engine {
             shared_cache: options
                 .shared_cache
                 .map(|cache| SharedCacheClient::start(cache, limits.cache_revalidate, since)),
-            running: Running::new(options.instance.name()),
+            running: LocalExecutions::new(options.instance.name()),
             #[cfg(feature = "http")]
             pass_through: PassThrough::new(options.instance.name()),
             executions: Arc::new(Semaphore::new(limits.executions.min(Semaphore::MAX_PERMITS))),
