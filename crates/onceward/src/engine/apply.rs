@@ -29,6 +29,16 @@ const BACKOFF_MAX: Duration = Duration::from_secs(1);
 /// A call gets this long even where patience ends sooner, because most stores answer within it.
 const CALL_MIN: Duration = Duration::from_millis(250);
 
+/// The pauses between tries, each twice as long as the one before.
+struct Backoff(Duration);
+
+impl Backoff {
+    async fn pause(&mut self) {
+        sleep(self.0).await;
+        self.0 = (self.0 * 2).min(BACKOFF_MAX);
+    }
+}
+
 /// What is believed about the record before the store is asked.
 pub(super) enum Start {
     /// Nothing: it is read first.
@@ -195,13 +205,13 @@ impl Inner {
         event: &Event<'_>,
         patience: Patience,
     ) -> Result<Applied, Failed> {
-        let (mut lost, mut backoff, mut conflicts) = (None, BACKOFF_FIRST, 0);
+        let (mut lost, mut backoff, mut conflicts) = (None, Backoff(BACKOFF_FIRST), 0);
         let failed = |error: EngineError, lost| Failed { error, lost };
-        let unseen = |error: StoreError| failed(error.into(), None);
+        let not_read = |error: StoreError| failed(error.into(), None);
         let shadow = is_of_shadow(&start, event);
         let pinned = if let Start::Pinned(stored) = &start { Some(stored.version) } else { None };
         let unread = log::About { shadow, ..log::About::new(id, None) };
-        let mut believed = self.begin(id, unread, start, event, patience).await.map_err(unseen)?;
+        let mut believed = self.begin(id, unread, start, event, patience).await.map_err(not_read)?;
         while conflicts < CONFLICTS_MAX {
             let stored = believed.stored.as_ref();
             let expected = stored.map(|stored| stored.version);
@@ -232,7 +242,7 @@ impl Inner {
                     if count == 1 {
                         return Ok(self.applied(id, event, result, believed, Wrote::Removal));
                     }
-                    believed = self.load_patiently(id, unread, patience).await.map_err(unseen)?;
+                    believed = self.load_patiently(id, unread, patience).await.map_err(not_read)?;
                     conflicts += 1;
                     continue;
                 }
@@ -259,11 +269,10 @@ impl Inner {
                         return Err(failed(error.into(), lost));
                     }
                     if again {
-                        sleep(backoff).await;
-                        backoff = (backoff * 2).min(BACKOFF_MAX);
+                        backoff.pause().await;
                     }
-                    let looked = self.load_patiently(id, unread, patience).await;
-                    believed = looked.map_err(|error| failed(error.into(), lost))?;
+                    let loaded = self.load_patiently(id, unread, patience).await;
+                    believed = loaded.map_err(|error| failed(error.into(), lost))?;
                 }
                 Err(error @ (StoreError::Unavailable { .. } | StoreError::Overloaded { .. })) => {
                     self.observe("", id, Observation::StoreError);
@@ -275,14 +284,13 @@ impl Inner {
                     if give_up || instant() >= patience.deadline {
                         return Err(failed(error.into(), lost));
                     }
-                    sleep(backoff).await;
-                    backoff = (backoff * 2).min(BACKOFF_MAX);
+                    backoff.pause().await;
                     let lease = lease_of(believed.stored.as_ref(), event);
                     match self.store_clock.estimate_at(self.store_clock.read(), lease) {
                         Some(moment) => believed.moment = moment,
                         None => {
-                            let looked = self.load_patiently(id, unread, patience).await;
-                            believed = looked.map_err(|error| failed(error.into(), lost))?;
+                            let loaded = self.load_patiently(id, unread, patience).await;
+                            believed = loaded.map_err(|error| failed(error.into(), lost))?;
                         }
                     }
                 }
@@ -350,7 +358,7 @@ impl Inner {
         unread: log::About<'_>,
         patience: Patience,
     ) -> Result<Believed, StoreError> {
-        let mut backoff = BACKOFF_FIRST;
+        let mut backoff = Backoff(BACKOFF_FIRST);
         loop {
             let error = match self.call_within(patience, self.store.load(id)).await {
                 Ok((seen, sent)) => {
@@ -369,8 +377,7 @@ impl Inner {
             if permanent || instant() >= patience.deadline {
                 return Err(error);
             }
-            sleep(backoff).await;
-            backoff = (backoff * 2).min(BACKOFF_MAX);
+            backoff.pause().await;
         }
     }
 

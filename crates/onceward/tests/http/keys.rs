@@ -1,4 +1,4 @@
-//! Keys and fingerprints, as an expert would try them.
+//! Keys and fingerprints in unusual forms.
 
 use bytes::Bytes;
 use http::{HeaderValue, Method, Request};
@@ -84,7 +84,7 @@ async fn both_spellings_name_the_same_key_and_strict_syntax_wants_quotes() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn what_is_no_key_is_refused_and_never_repeated() {
+async fn a_malformed_key_is_refused_and_never_repeated() {
     let world = world(Policy::default()).await;
     let long = "x".repeat(256);
     let refused: Vec<&[u8]> = vec![
@@ -192,7 +192,7 @@ async fn doubtful_bodies_are_compared_by_their_bytes() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn bytes_that_are_no_text_are_compared_too() {
+async fn bytes_that_are_not_utf_8_are_compared_as_well() {
     let world = world(Policy::default()).await;
     let raw = |bytes: &'static [u8]| post("k", "").map(|_| Full::from(bytes));
     assert_eq!(world.send(raw(b"\"\xff\"")).await.status, 201);

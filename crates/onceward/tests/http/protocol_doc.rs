@@ -1,4 +1,4 @@
-//! `docs/protocol.md` says what the source does: every row, and no other.
+//! The tables of `docs/protocol.md` and the source have the same rows.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
@@ -10,7 +10,7 @@ use onceward::{KeyError, Letter};
 
 const DOCUMENT: &str = include_str!("../../../../docs/protocol.md");
 
-/// Every problem there is. A new one does not compile until it has a case in [`case`].
+/// Every problem. A new one does not compile until it has a row in [`case`].
 fn problems() -> Vec<Problem> {
     let retry_after = Duration::from_secs(2);
     vec![
@@ -46,7 +46,7 @@ fn problems() -> Vec<Problem> {
     ]
 }
 
-/// What the document calls it.
+/// The problem's row in the document.
 fn case(problem: &Problem) -> &'static str {
     match problem {
         Problem::MethodMiscased => "method in another case than the known one",
@@ -105,18 +105,18 @@ fn the_document_has_a_row_for_every_problem_and_no_other() {
     let mut seen = BTreeSet::new();
     for problem in problems() {
         let row = rows.get(case(&problem)).unwrap_or_else(|| panic!("{problem:?} has no row"));
-        let told = [problem.details(Flavor::Ietf), problem.details(Flavor::Stripe)];
-        for (cell, told) in row.iter().zip(&told) {
+        let details = [problem.details(Flavor::Ietf), problem.details(Flavor::Stripe)];
+        for (cell, details) in row.iter().zip(&details) {
             let status = if *cell == "that status" {
                 assert!(matches!(problem, Problem::UpstreamUnsure { .. }));
                 503
             } else {
                 cell.parse().unwrap()
             };
-            assert_eq!(told.status.as_u16(), status, "{problem:?}");
+            assert_eq!(details.status.as_u16(), status, "{problem:?}");
         }
-        let retry_after = if told[0].retry_after.is_some() { "yes" } else { "no" };
-        let (code, next) = (format!("`{}`", told[0].code), format!("`{}`", told[0].next_action.name()));
+        let retry_after = if details[0].retry_after.is_some() { "yes" } else { "no" };
+        let (code, next) = (format!("`{}`", details[0].code), format!("`{}`", details[0].next_action.name()));
         assert_eq!(row[2..], [retry_after, &code, &next], "{problem:?}");
         seen.insert(case(&problem));
     }
