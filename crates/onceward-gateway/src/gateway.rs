@@ -13,7 +13,7 @@ use arc_swap::ArcSwap;
 use http::header::RETRY_AFTER;
 use http::{HeaderValue, Request, Response, StatusCode};
 use onceward::http::{
-    Body, Failure, Handled, How, Idempotency, IdempotencyLayer, OnError, ProblemJson, ResponseFuture, header,
+    Body, Disposition, Failure, Handled, Idempotency, IdempotencyLayer, OnError, ProblemJson, ResponseFuture, header,
 };
 use onceward::time::{Instant, instant};
 use tower_layer::Layer as _;
@@ -164,12 +164,12 @@ struct RequestReport {
 impl RequestReport {
     fn answered<B: http_body::Body>(self, answer: &Response<B>) {
         // Only the gateway's own answer to a request without a key lacks it.
-        let (route, how, operation) = match answer.extensions().get::<Handled>() {
-            Some(handled) => (&*handled.route, handled.how, handled.operation),
-            None => ("", How::Passed, None),
+        let (route, disposition, operation) = match answer.extensions().get::<Handled>() {
+            Some(handled) => (&*handled.route, handled.disposition, handled.operation),
+            None => ("", Disposition::Passed, None),
         };
         let (metrics, took) = (self.in_flight.metrics(), instant().duration_since(self.came));
-        metrics.request(route, how.into(), took.as_secs_f64());
+        metrics.request(route, disposition.into(), took.as_secs_f64());
         if let Some(UpstreamLatency(took)) = answer.extensions().get() {
             metrics.upstream(route, took.as_secs_f64());
         }
@@ -177,7 +177,7 @@ impl RequestReport {
             if let Some(operation) = operation {
                 span.operation(operation);
             }
-            span.end(Ended { route, status: answer.status(), decision: how.name() });
+            span.end(Ended { route, status: answer.status(), decision: disposition.name() });
         }
         self.asked.answered(answer, took);
     }

@@ -154,11 +154,11 @@ impl Problem {
             },
             Self::Refused(refusal) => {
                 let problem = client_problem(refusal);
-                let told = problem.told(Flavor::Ietf);
+                let details = problem.details(Flavor::Ietf);
                 Answer {
-                    more: members(json!({ "next_action": told.next_action.name() })),
-                    retry_after: told.retry_after.map(|after| after.as_secs().max(1)),
-                    ..answer(told.status, told.code, told.title, told.detail)
+                    more: members(json!({ "next_action": details.next_action.name() })),
+                    retry_after: details.retry_after.map(|after| after.as_secs().max(1)),
+                    ..answer(details.status, details.code, details.title, details.detail)
                 }
             }
             Self::Unreadable { id, version, why } => Answer {

@@ -159,9 +159,9 @@ impl Refusal {
 /// The same problem as the layer's, which refuses miscased methods that only a route lists. The public URL is not known here, so the
 /// type is a path.
 fn method_invalid() -> ProblemJson {
-    let told = Problem::MethodMiscased.told(Flavor::Ietf);
-    let members = told.members(format!("/.well-known/idempotency#{}", told.code));
-    ProblemJson { status: told.status, title: told.title, detail: told.detail, members }
+    let details = Problem::MethodMiscased.details(Flavor::Ietf);
+    let members = details.members(format!("/.well-known/idempotency#{}", details.code));
+    ProblemJson { status: details.status, title: details.title, detail: details.detail, members }
 }
 
 /// What to do with the connection after a refusal.

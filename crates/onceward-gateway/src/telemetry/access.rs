@@ -7,7 +7,7 @@ use std::time::Duration;
 use http::uri::PathAndQuery;
 use http::{Method, Request, Response};
 use http_body::Body;
-use onceward::http::{Handled, How, STATUS_PATH};
+use onceward::http::{Disposition, Handled, STATUS_PATH};
 
 use crate::client_address::ClientAddress;
 use crate::front::Refusal;
@@ -48,7 +48,7 @@ impl Asked {
     pub fn answered<B: Body>(&self, answer: &Response<B>, took: Duration) {
         let handled = answer.extensions().get::<Handled>();
         // Only the gateway's own answer to a request without a key lacks the extension.
-        let how = handled.map_or(How::Passed, |handled| handled.how);
+        let disposition = handled.map_or(Disposition::Passed, |handled| handled.disposition);
         tracing::info!(
             target: TARGET,
             peer = self.peer.map(tracing::field::display),
@@ -58,8 +58,8 @@ impl Asked {
             bytes = answer.body().size_hint().exact(),
             milliseconds = took.as_secs_f64() * 1000.0,
             route = handled.map(|handled| &*handled.route).filter(|route| !route.is_empty()),
-            handled = how.name(),
-            code = how.code(),
+            handled = disposition.name(),
+            code = disposition.code(),
             operation = handled.and_then(|handled| handled.operation).map(tracing::field::display),
             "answered"
         );

@@ -71,7 +71,7 @@ async fn a_trace_goes_on_from_the_client_through_the_layer_to_the_upstream_and_t
     span.operation(id("k"));
     request.extensions_mut().insert(span.clone());
     let answer = service.oneshot(request).await.unwrap();
-    let decision = answer.extensions().get::<Handled>().unwrap().how.name();
+    let decision = answer.extensions().get::<Handled>().unwrap().disposition.name();
     span.end(Ended { route: "/payments", status: answer.status(), decision });
     tracer.shut_down().await;
 

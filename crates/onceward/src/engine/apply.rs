@@ -1,4 +1,10 @@
-//! One event, applied: machine, swap, and on a conflict again with the record that won.
+//! Applies one event to one record.
+//!
+//! 1. Believe something about the record: that it is absent, what was last written, or what the store answers.
+//! 2. The machine decides what the event does to it.
+//! 3. What it writes is swapped in. On a conflict the machine decides again, about the record that won. If the answer is lost,
+//!    the record is read, because the write may have been carried out.
+//! 4. The step is counted and logged, and caches are offered the record.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -15,13 +21,23 @@ use crate::time::{Instant, Reading, instant, sleep};
 
 /// Each conflict means that another writer made progress. After this many, the caller gets `Contended`.
 const CONFLICTS_MAX: u32 = 32;
-/// A store that is away is asked again soon at first, because most faults are a reconnect.
+/// The first pause after a failed call. It is short, because most faults are a reconnect.
 const BACKOFF_FIRST: Duration = Duration::from_millis(20);
-/// And then at most this far apart, so that an answer that is held back goes out soon after the store is back.
+/// The longest pause. An answer that waits for the store is at most this late once the store is back.
 const BACKOFF_MAX: Duration = Duration::from_secs(1);
 
-/// Even a call that is made when patience is almost over gets this long: most stores answer within it.
+/// A call gets this long even where patience ends sooner, because most stores answer within it.
 const CALL_MIN: Duration = Duration::from_millis(250);
+
+/// The pauses between tries, each twice as long as the one before.
+struct Backoff(Duration);
+
+impl Backoff {
+    async fn pause(&mut self) {
+        sleep(self.0).await;
+        self.0 = (self.0 * 2).min(BACKOFF_MAX);
+    }
+}
 
 /// What is believed about the record before the store is asked.
 pub(super) enum Start {
@@ -29,70 +45,70 @@ pub(super) enum Start {
     Load,
     /// That there is none. A fresh key is then one call.
     Absent,
-    /// That it is still what was last written. An ordinary settlement is then one call.
-    Held(Standing),
-    /// The same, and the machine has decided about it already, at this moment.
-    Decided(Standing, Moment, Step),
-    /// That it is still what the caller saw. The event is about that version alone: where another one stands, it is a conflict.
-    Pinned(Standing),
+    /// That it is what this owner last wrote. An ordinary settlement is then one call.
+    LastWritten(StoredRecord),
+    /// That it is what was just read, about which the machine has decided already, at this moment.
+    Decided(StoredRecord, Moment, Step),
+    /// That it is what the caller saw. The event is about that version only: another one in the store is a conflict.
+    Pinned(StoredRecord),
 }
 
-/// A record that stands in the store, shared by the owner of its tenure and the cache.
+/// A record as it is in the store. The record is shared by the owner of its tenure and the cache.
 #[derive(Debug, Clone)]
-pub(super) struct Standing {
+pub(super) struct StoredRecord {
     pub record: Arc<Record>,
     pub version: Version,
 }
 
-impl From<Stamped> for Standing {
+impl From<Stamped> for StoredRecord {
     fn from(Stamped { record, version }: Stamped) -> Self {
         Self { record: Arc::new(record), version }
     }
 }
 
-impl From<Standing> for Stamped {
-    fn from(Standing { record, version }: Standing) -> Self {
+impl From<StoredRecord> for Stamped {
+    fn from(StoredRecord { record, version }: StoredRecord) -> Self {
         Self { record: Arc::unwrap_or_clone(record), version }
     }
 }
 
-/// How long a failing store is asked again.
+/// How long, and after which failures, a call is tried again.
 #[derive(Clone, Copy)]
 pub(super) struct Patience {
     /// When the event came.
     now: Reading,
     deadline: Instant,
-    trying: Trying,
+    retry: Retry,
 }
 
+/// Which failed writes are tried again.
 #[derive(Clone, Copy)]
-enum Trying {
-    /// A write that surely did not happen is given up at once; one that may have happened is looked for.
-    Claim,
-    /// Everything is tried again.
-    On,
+enum Retry {
+    /// Those that may have been carried out.
+    Lost,
+    All,
 }
 
 impl Patience {
-    /// For a claim: a write that surely did not happen is given up at once; one that may have happened is looked for.
+    /// For a claim. A write that certainly failed is given up at once, and its client may retry.
     pub(super) fn of_claim(now: Reading, limit: Duration) -> Self {
-        Self { now, deadline: now.at + limit, trying: Trying::Claim }
+        Self { now, deadline: now.at + limit, retry: Retry::Lost }
     }
 
-    /// For everything else, which is tried again until then.
+    /// For every other event, which is tried again until the deadline.
     pub(super) fn until(now: Reading, deadline: Instant) -> Self {
-        Self { now, deadline, trying: Trying::On }
+        Self { now, deadline, retry: Retry::All }
     }
 }
 
-/// What came of an event.
+/// The result of an event.
 pub(super) struct Applied {
     /// The machine's answer.
     pub answer: Answer,
-    /// What stands in the store now.
-    pub standing: Option<Standing>,
-    /// An earlier try whose answer was lost. It may be what the event met, or still arrive if what stands in its way goes.
-    pub lost: Option<Lost>,
+    /// The record as it is in the store now.
+    pub stored: Option<StoredRecord>,
+    /// An earlier write of this event whose answer was lost. It may be what a later one conflicted with, or still arrive.
+    pub lost: Option<LostWrite>,
 }
 
 /// What was written.
@@ -112,29 +128,29 @@ pub(super) struct Report<'a> {
     pub notice: Option<Notice>,
     /// The state that the machine decided about, where there was a record.
     pub from: Option<StateKind>,
-    /// The record as it stands, or as it was before its removal.
+    /// The record as it is now, or as it was before its removal.
     pub record: Option<&'a Record>,
     pub wrote: Wrote,
-    pub lost: Option<Lost>,
-    /// Whether the event is about a shadow, though its record may be gone by now.
+    pub lost: Option<LostWrite>,
+    /// Whether the event is about a shadow, even if its record is gone by now.
     pub shadow: bool,
 }
 
-/// What went wrong, and whether something may have been written.
+/// Why an event was not applied, and whether it may have been written.
 pub(super) struct Failed {
     pub error: EngineError,
-    pub lost: Option<Lost>,
+    pub lost: Option<LostWrite>,
 }
 
 /// A write whose answer was lost: it may be in the store, or arrive there later.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct Lost {
-    /// What it would have replaced. Once something else stands there, it can no longer arrive.
+pub(super) struct LostWrite {
+    /// The version that it would have replaced. Once another one is in the store, it can no longer arrive.
     pub expected: Option<Version>,
 }
 
 impl Failed {
-    /// The caller's error. A caller that would go on without a store must know that its claim may be in it.
+    /// The caller's error. It is `Ambiguous` where the claim may be in the store, so that the request does not go unprotected.
     pub(super) fn into_error(self) -> EngineError {
         match self.lost {
             Some(_) => StoreError::Ambiguous { reason: self.error.to_string() }.into(),
@@ -143,45 +159,45 @@ impl Failed {
     }
 }
 
-/// What a step says, beside what it writes.
-struct Said {
+/// What is counted and logged of a step.
+struct StepResult {
     answer: Answer,
     notice: Option<Notice>,
     from: Option<StateKind>,
     shadow: bool,
-    lost: Option<Lost>,
+    lost: Option<LostWrite>,
 }
 
-/// What is believed at the beginning of a round.
+/// What is believed about a record and the time when the machine is asked.
 struct Believed {
-    standing: Option<Standing>,
-    /// What time it is.
+    stored: Option<StoredRecord>,
     moment: Moment,
-    /// When the store was asked for it. `None` where it is remembered, and may be old.
+    /// When the store was asked for the record. `None` where it was not, so that the record may be old.
     asked: Option<Instant>,
-    /// What the machine said about it, where it was asked before.
+    /// What the machine decided, where it was asked before.
     decided: Option<Step>,
 }
 
-/// Whether an event is about the shadow of an operation, as far as that is known before the store is asked.
+/// Whether an event is about a shadow, as far as that is known before the store is asked.
 fn is_of_shadow(start: &Start, event: &Event<'_>) -> bool {
     match (start, event) {
-        (Start::Held(standing) | Start::Pinned(standing) | Start::Decided(standing, ..), _) => {
-            standing.record.subject.is_shadow()
+        (Start::LastWritten(stored) | Start::Pinned(stored) | Start::Decided(stored, ..), _) => {
+            stored.record.subject.is_shadow()
         }
         (Start::Load | Start::Absent, Event::Claim { claim, .. }) => claim.scope.is_shadow(),
         (Start::Load | Start::Absent, _) => false,
     }
 }
 
-/// The shortest lease that this event may write. The estimate of the store's time must be exact enough for it.
-fn lease_of(standing: Option<&Standing>, event: &Event<'_>) -> Duration {
-    let held = standing.map(|standing| standing.record.terms.lease);
+/// The shortest lease that this event may write. It decides how exact the estimate of the store's time must be.
+fn lease_of(stored: Option<&StoredRecord>, event: &Event<'_>) -> Duration {
+    let held = stored.map(|stored| stored.record.terms.lease);
     let claimed = if let Event::Claim { claim, .. } = event { Some(claim.terms.lease) } else { None };
     held.into_iter().chain(claimed).min().unwrap_or(Claim::MIN_LEASE)
 }
 
 impl Inner {
+    /// Applies an event; see the [module](self).
     pub(super) async fn apply(
         &self,
         id: RecordId,
@@ -189,17 +205,17 @@ impl Inner {
         event: &Event<'_>,
         patience: Patience,
     ) -> Result<Applied, Failed> {
-        let (mut lost, mut backoff, mut conflicts) = (None, BACKOFF_FIRST, 0);
+        let (mut lost, mut backoff, mut conflicts) = (None, Backoff(BACKOFF_FIRST), 0);
         let failed = |error: EngineError, lost| Failed { error, lost };
-        let unseen = |error: StoreError| failed(error.into(), None);
+        let not_read = |error: StoreError| failed(error.into(), None);
         let shadow = is_of_shadow(&start, event);
-        let pinned = if let Start::Pinned(standing) = &start { Some(standing.version) } else { None };
+        let pinned = if let Start::Pinned(stored) = &start { Some(stored.version) } else { None };
         let unread = log::About { shadow, ..log::About::new(id, None) };
-        let mut believed = self.begin(id, unread, start, event, patience).await.map_err(unseen)?;
+        let mut believed = self.begin(id, unread, start, event, patience).await.map_err(not_read)?;
         while conflicts < CONFLICTS_MAX {
-            let standing = believed.standing.as_ref();
-            let expected = standing.map(|standing| standing.version);
-            let record = standing.map(|standing| &*standing.record);
+            let stored = believed.stored.as_ref();
+            let expected = stored.map(|stored| stored.version);
+            let record = stored.map(|stored| &*stored.record);
             let decided = believed.decided.take();
             let Step { write, answer, notice } = if pinned.is_some() && pinned != expected {
                 keep(Answer::Conflict)
@@ -207,84 +223,86 @@ impl Inner {
                 decided.unwrap_or_else(|| (self.machine)(record, believed.moment, event))
             };
             let from = record.map(|record| record.state.kind());
-            let said = Said { answer, notice, from, shadow, lost };
+            let result = StepResult { answer, notice, from, shadow, lost };
             let next = match (write, expected) {
                 (Write::Put(mut next), _) => {
-                    // A record that an older version wrote is written in the newer format from here on.
+                    // A record in an older format is written in the newer one from here on.
                     next.format = next.format.max(self.record_format);
                     next
                 }
                 (Write::Keep, _) | (Write::Remove, None) => {
-                    return Ok(self.applied(id, event, said, believed, Wrote::Nothing));
+                    return Ok(self.applied(id, event, result, believed, Wrote::Nothing));
                 }
                 (Write::Remove, Some(version)) => {
                     let forgotten = self.store.forget(vec![(id, version)]).await;
                     let count = forgotten.map_err(|error| {
                         self.outages.failed(Call::Write, &error);
-                        failed(error.into(), Some(Lost { expected }))
+                        failed(error.into(), Some(LostWrite { expected }))
                     })?;
                     if count == 1 {
-                        return Ok(self.applied(id, event, said, believed, Wrote::Removal));
+                        return Ok(self.applied(id, event, result, believed, Wrote::Removal));
                     }
-                    believed = self.look(id, unread, patience).await.map_err(unseen)?;
+                    believed = self.load_patiently(id, unread, patience).await.map_err(not_read)?;
                     conflicts += 1;
                     continue;
                 }
             };
             let call = self.store.swap(id, expected, (*next).clone());
-            match self.within(patience, call).await {
+            match self.call_within(patience, call).await {
                 Ok((Swapped::Applied { version, now }, sent)) => {
                     self.lost_claims.wrote(sent);
                     let moment = self.store_clock.saw(now, sent);
-                    let standing = Some(Standing { record: Arc::from(next), version });
-                    let written = Believed { standing, moment, asked: Some(sent), decided: None };
+                    let stored = Some(StoredRecord { record: Arc::from(next), version });
+                    let written = Believed { stored, moment, asked: Some(sent), decided: None };
                     self.outages.answered(Call::Write);
-                    return Ok(self.applied(id, event, said, written, Wrote::Record));
+                    return Ok(self.applied(id, event, result, written, Wrote::Record));
                 }
                 Ok((Swapped::Conflict(seen), sent)) => {
-                    believed = self.saw(seen, sent);
+                    believed = self.believe(seen, sent);
                     conflicts += 1;
                 }
                 Err(error @ StoreError::Ambiguous { .. }) => {
                     self.observe_ambiguous(id, event);
                     self.outages.failed(Call::Write, &error);
-                    let again = lost.replace(Lost { expected }).is_some();
+                    let again = lost.replace(LostWrite { expected }).is_some();
                     if instant() >= patience.deadline {
                         return Err(failed(error.into(), lost));
                     }
                     if again {
-                        sleep(backoff).await;
-                        backoff = (backoff * 2).min(BACKOFF_MAX);
+                        backoff.pause().await;
                     }
-                    let looked = self.look(id, unread, patience).await;
-                    believed = looked.map_err(|error| failed(error.into(), lost))?;
+                    let loaded = self.load_patiently(id, unread, patience).await;
+                    believed = loaded.map_err(|error| failed(error.into(), lost))?;
                 }
                 Err(error @ (StoreError::Unavailable { .. } | StoreError::Overloaded { .. })) => {
                     self.observe("", id, Observation::StoreError);
                     self.outages.failed(Call::Write, &error);
-                    let give_up = match patience.trying {
-                        Trying::Claim => lost.is_none(),
-                        Trying::On => false,
+                    let give_up = match patience.retry {
+                        Retry::Lost => lost.is_none(),
+                        Retry::All => false,
                     };
                     if give_up || instant() >= patience.deadline {
                         return Err(failed(error.into(), lost));
                     }
-                    sleep(backoff).await;
-                    backoff = (backoff * 2).min(BACKOFF_MAX);
-                    let lease = lease_of(believed.standing.as_ref(), event);
+                    backoff.pause().await;
+                    let lease = lease_of(believed.stored.as_ref(), event);
                     match self.store_clock.estimate_at(self.store_clock.read(), lease) {
                         Some(moment) => believed.moment = moment,
                         None => {
-                            let looked = self.look(id, unread, patience).await;
-                            believed = looked.map_err(|error| failed(error.into(), lost))?;
+                            let loaded = self.load_patiently(id, unread, patience).await;
+                            believed = loaded.map_err(|error| failed(error.into(), lost))?;
                         }
                     }
                 }
                 Err(error @ (StoreError::Unreadable { .. } | StoreError::Refused { .. })) => {
                     self.observe("", id, Observation::StoreError);
-                    // The caller of a settlement logs what it does about it.
+                    // A failed settlement is logged by its caller, which also knows what happens next.
                     if !matches!(event, Event::Settle { .. }) {
-                        self.tell_of_record(id, log::About { shadow, ..log::About::new(id, record) }, &error);
+                        self.log_record_error(
+                            id,
+                            log::About { shadow, ..log::About::new(id, record) },
+                            &error,
+                        );
                     }
                     return Err(failed(error.into(), lost));
                 }
@@ -293,8 +311,8 @@ impl Inner {
         Err(failed(EngineError::Contended { id, conflicts }, lost))
     }
 
-    /// What is believed to begin with. Where this machine slept, or every answer took long, only the store knows what time
-    /// it is: it is asked.
+    /// What is believed at first. The store is read where its time is not known well enough: after this machine was
+    /// suspended, or where every answer took long.
     async fn begin(
         &self,
         id: RecordId,
@@ -303,70 +321,69 @@ impl Inner {
         event: &Event<'_>,
         patience: Patience,
     ) -> Result<Believed, StoreError> {
-        let believed = |standing, moment, decided| Believed { standing, moment, asked: None, decided };
-        let standing = match start {
-            Start::Decided(standing, moment, step) => {
-                return Ok(believed(Some(standing), moment, Some(step)));
+        let believed = |stored, moment, decided| Believed { stored, moment, asked: None, decided };
+        let stored = match start {
+            Start::Decided(stored, moment, step) => {
+                return Ok(believed(Some(stored), moment, Some(step)));
             }
-            Start::Load => return self.look(id, unread, patience).await,
+            Start::Load => return self.load_patiently(id, unread, patience).await,
             Start::Absent => None,
-            Start::Held(standing) | Start::Pinned(standing) => Some(standing),
+            Start::LastWritten(stored) | Start::Pinned(stored) => Some(stored),
         };
-        match self.store_clock.estimate_at(patience.now, lease_of(standing.as_ref(), event)) {
-            Some(moment) => Ok(believed(standing, moment, None)),
-            None => self.look(id, unread, patience).await,
+        match self.store_clock.estimate_at(patience.now, lease_of(stored.as_ref(), event)) {
+            Some(moment) => Ok(believed(stored, moment, None)),
+            None => self.load_patiently(id, unread, patience).await,
         }
     }
 
-    fn saw(&self, seen: Seen, sent: Instant) -> Believed {
+    /// What an answer of the store means.
+    fn believe(&self, seen: Seen, sent: Instant) -> Believed {
         let moment = self.store_clock.saw(seen.now, sent);
-        Believed { standing: seen.record.map(Standing::from), moment, asked: Some(sent), decided: None }
+        Believed { stored: seen.record.map(StoredRecord::from), moment, asked: Some(sent), decided: None }
     }
 
-    /// The record that stands in the store.
-    pub(super) async fn load_standing(
+    /// Reads a record.
+    pub(super) async fn load_stored(
         &self,
         id: RecordId,
         patience: Patience,
-    ) -> Result<Option<Standing>, StoreError> {
-        self.look(id, log::About::new(id, None), patience).await.map(|believed| believed.standing)
+    ) -> Result<Option<StoredRecord>, StoreError> {
+        self.load_patiently(id, log::About::new(id, None), patience).await.map(|believed| believed.stored)
     }
 
-    /// Reads a record, and asks a store that is away again for as long as that may take. `unread` names a record that cannot be
-    /// read in the log.
-    async fn look(
+    /// Reads a record, and tries again while patience lasts. `unread` names the record in the log if it cannot be read.
+    async fn load_patiently(
         &self,
         id: RecordId,
         unread: log::About<'_>,
         patience: Patience,
     ) -> Result<Believed, StoreError> {
-        let mut backoff = BACKOFF_FIRST;
+        let mut backoff = Backoff(BACKOFF_FIRST);
         loop {
-            let error = match self.within(patience, self.store.load(id)).await {
+            let error = match self.call_within(patience, self.store.load(id)).await {
                 Ok((seen, sent)) => {
                     self.outages.answered(Call::Read);
-                    return Ok(self.saw(seen, sent));
+                    return Ok(self.believe(seen, sent));
                 }
                 Err(error) => error,
             };
             self.observe("", id, Observation::StoreError);
-            let hopeless = matches!(error, StoreError::Unreadable { .. } | StoreError::Refused { .. });
-            if hopeless {
-                self.tell_of_record(id, unread, &error);
+            let permanent = matches!(error, StoreError::Unreadable { .. } | StoreError::Refused { .. });
+            if permanent {
+                self.log_record_error(id, unread, &error);
             } else {
                 self.outages.failed(Call::Read, &error);
             }
-            if hopeless || instant() >= patience.deadline {
+            if permanent || instant() >= patience.deadline {
                 return Err(error);
             }
-            sleep(backoff).await;
-            backoff = (backoff * 2).min(BACKOFF_MAX);
+            backoff.pause().await;
         }
     }
 
-    /// One call, given up when patience ends: a store that hangs must not keep its caller. It is then unknown whether the call
-    /// was carried out. Returns when the call was sent, too.
-    pub(super) async fn within<T>(
+    /// One call of the store, given up when patience ends, because a store may hang. It is then unknown whether the call was
+    /// carried out. Also returns when the call was sent.
+    pub(super) async fn call_within<T>(
         &self,
         patience: Patience,
         call: StoreFuture<'_, T>,
@@ -382,10 +399,10 @@ impl Inner {
         }
     }
 
-    /// What the store says about one record, and not about itself.
-    fn tell_of_record(&self, id: RecordId, about: log::About<'_>, error: &StoreError) {
+    /// Logs an error that is about this record, and not about the store as a whole.
+    fn log_record_error(&self, id: RecordId, about: log::About<'_>, error: &StoreError) {
         match error {
-            StoreError::Unreadable { why, .. } if self.outages.is_first_sight(id) => {
+            StoreError::Unreadable { why, .. } if self.outages.is_first_report(id) => {
                 log::unreadable(about, why);
             }
             StoreError::Refused { reason } => log::refused(about, reason),
@@ -401,24 +418,24 @@ impl Inner {
         &self,
         id: RecordId,
         event: &Event<'_>,
-        said: Said,
+        result: StepResult,
         believed: Believed,
         wrote: Wrote,
     ) -> Applied {
-        let Said { answer, notice, from, shadow, lost } = said;
-        let Believed { standing, moment, asked, .. } = believed;
-        let record = standing.as_ref().map(|standing| &*standing.record);
+        let StepResult { answer, notice, from, shadow, lost } = result;
+        let Believed { stored, moment, asked, .. } = believed;
+        let record = stored.as_ref().map(|stored| &*stored.record);
         let shadow = shadow || record.is_some_and(|record| record.subject.is_shadow());
         let report = Report { id, event, answer: &answer, notice, from, record, wrote, lost, shadow };
         self.observe_step(&report);
         log::applied(&report);
-        if let (Some(standing), Some(asked), Wrote::Nothing | Wrote::Record) = (&standing, asked, wrote) {
-            self.cache.keep(id, &standing.record, asked);
-            if let Some(shared) = &self.shared {
-                shared.offer(id, &standing.record, moment.now.before(instant().duration_since(asked)));
+        if let (Some(stored), Some(asked), Wrote::Nothing | Wrote::Record) = (&stored, asked, wrote) {
+            self.cache.keep(id, &stored.record, asked);
+            if let Some(shared) = &self.shared_cache {
+                shared.offer(id, &stored.record, moment.now.before(instant().duration_since(asked)));
             }
         }
-        let standing = standing.filter(|_| wrote != Wrote::Removal);
-        Applied { answer, standing, lost }
+        let stored = stored.filter(|_| wrote != Wrote::Removal);
+        Applied { answer, stored, lost }
     }
 }

@@ -1,4 +1,4 @@
-//! Waiting for somebody else's execution: woken at once in this process, by polling across processes.
+//! Waiting for another caller's execution: woken when it ends in this process, by polling where it runs in another one.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -10,48 +10,48 @@ use tokio::sync::Semaphore;
 use crate::RecordId;
 use crate::time::sleep;
 
-/// The first poll comes soon, because most executions are short.
+/// The first poll. It is early, because most executions are short.
 const POLL_FIRST: Duration = Duration::from_millis(25);
-/// Later ones come at most this far apart, so that an answer from another process is at most this late.
+/// The longest time between polls. An answer from another process is at most this late.
 const POLL_MAX: Duration = Duration::from_millis(500);
 
-/// Stands for one execution: a semaphore without permits that is closed when it ends. Closing wakes everybody who waits,
-/// first come first served, and whoever comes later does not wait at all. (A watch channel wakes in random order, which
-/// simulations could not repeat.)
+/// One execution: a semaphore without permits that is closed when the execution ends. Closing it wakes all waiting tasks in
+/// the order in which they came, and later ones do not wait. (A watch channel wakes in random order, which simulations could
+/// not repeat.)
 pub(crate) type Execution = Arc<Semaphore>;
 
-/// The executions that run in this process, and those that ended and whose outcome is not stored yet.
-pub(crate) struct Running(Mutex<HashMap<RecordId, Execution, FixedState>>);
+/// The executions of this process, until their outcome is stored or given up.
+pub(crate) struct LocalExecutions(Mutex<HashMap<RecordId, Execution, FixedState>>);
 
-/// Stands for one tenure, from the claim until its outcome is stored or given up.
-pub(crate) struct Tenancy {
-    running: Arc<Running>,
+/// One tenure of this process, from the claim until its outcome is stored or given up.
+pub(crate) struct LocalTenure {
+    executions: Arc<LocalExecutions>,
     id: RecordId,
     execution: Execution,
 }
 
-/// Wakes everybody who waits for an execution when it is dropped.
-pub(crate) struct Wake(Execution);
+/// Wakes all tasks that wait for an execution when it is dropped.
+pub(crate) struct WakeOnDrop(Execution);
 
-impl Running {
-    /// `seed` keys the hash, so that nobody can choose keys that all fall into one slot.
+impl LocalExecutions {
+    /// `seed` keys the hash, so that clients cannot choose keys that all fall into one slot.
     pub(crate) fn new(seed: u64) -> Arc<Self> {
         Arc::new(Self(Mutex::new(HashMap::with_hasher(FixedState::with_seed(seed)))))
     }
 
-    /// A tenure begins, and its execution.
-    pub(crate) fn begin(self: &Arc<Self>, id: RecordId) -> (Tenancy, Wake) {
+    /// Registers a tenure and its execution.
+    pub(crate) fn begin(self: &Arc<Self>, id: RecordId) -> (LocalTenure, WakeOnDrop) {
         let execution = Arc::new(Semaphore::new(0));
         self.map().insert(id, execution.clone());
-        (Tenancy { running: self.clone(), id, execution: execution.clone() }, Wake(execution))
+        (LocalTenure { executions: self.clone(), id, execution: execution.clone() }, WakeOnDrop(execution))
     }
 
-    /// What ends when the execution does, if it runs here.
+    /// The execution, if it runs here now.
     pub(crate) fn attach(&self, id: RecordId) -> Option<Execution> {
         self.map().get(&id).filter(|execution| !execution.is_closed()).cloned()
     }
 
-    /// Whether there is a tenure here.
+    /// Whether a tenure of this operation is registered.
     #[cfg(feature = "http")]
     pub(crate) fn has(&self, id: RecordId) -> bool {
         self.map().contains_key(&id)
@@ -63,16 +63,16 @@ impl Running {
     }
 }
 
-impl Drop for Wake {
+impl Drop for WakeOnDrop {
     fn drop(&mut self) {
         self.0.close();
     }
 }
 
-impl Drop for Tenancy {
+impl Drop for LocalTenure {
     fn drop(&mut self) {
-        let mut map = self.running.map();
-        // A later tenure of the same id may have begun meanwhile; only one's own entry goes.
+        let mut map = self.executions.map();
+        // The entry may belong to a later tenure of the same id by now.
         if map.get(&self.id).is_some_and(|entry| Arc::ptr_eq(entry, &self.execution)) {
             map.remove(&self.id);
         }
@@ -84,11 +84,11 @@ impl Drop for Tenancy {
 pub(crate) enum Woken {
     /// The execution ended in this process.
     Ended,
-    /// It is time to ask the store.
+    /// It is time to read the record again.
     Poll,
 }
 
-/// How long until the next poll, twice as long each time.
+/// The time until the next poll, which doubles each time.
 pub(crate) struct Pace(Duration);
 
 impl Pace {
@@ -108,7 +108,7 @@ impl Pace {
             Some(execution) => {
                 tokio::select! {
                     biased;
-                    // There is never a permit: this returns when the execution has ended.
+                    // It has no permits, so this returns when it is closed.
                     _ = execution.acquire() => Woken::Ended,
                     () = sleep(POLL_MAX.min(remaining)) => Woken::Poll,
                 }

@@ -26,22 +26,23 @@ impl Engine {
         if let Some(Ran::Replayed { reply, expires_at }) = inner.replay_from_caches(id, &claim).await {
             return Ok(Claimed::Replay { reply, expires_at });
         }
-        inner.accepting()?;
+        inner.check_accepting()?;
         let (answer, answered) = oneshot::channel();
         let work = async move {
             let owner = claim.owner.unwrap_or_else(|| inner.instance.next_owner());
             let claimed = inner.claim(id, &claim, owner, Start::Absent).await;
-            // A claim does not wait: its caller gives up at once.
+            // `claim` does not wait for another execution, so this is the end of the request.
             if let Ok(Claimed::Refused(Refusal::InProgress { .. })) = &claimed {
                 inner.observe(&claim.route, id, Observation::InProgress);
             }
-            // Its named owner may ask again and be at work already: releasing would let a second one in.
-            let unclaimed = if claim.owner.is_some() { Unclaimed::Keep } else { Unclaimed::GiveBack };
-            // A caller that has gone away drops what it is handed, and that is what gives the key back.
-            drop(answer.send(claimed.map(|claimed| Handed::new(claimed, unclaimed))));
+            // A named owner may claim again, and may be at work already: a release would let a second owner in.
+            let if_undelivered =
+                if claim.owner.is_some() { IfUndelivered::Keep } else { IfUndelivered::Release };
+            // If the caller has gone, the delivery is dropped, which releases the key.
+            drop(answer.send(claimed.map(|claimed| Delivery::new(claimed, if_undelivered))));
         };
         tokio::spawn(work.instrument(Span::current()));
-        answered.await.unwrap_or(Err(EngineError::Stopping)).and_then(Handed::take)
+        answered.await.unwrap_or(Err(EngineError::Stopping)).and_then(Delivery::take)
     }
 
     /// Takes a lapsed operation over from its last recovery point, if its terms allow that.
@@ -49,39 +50,39 @@ impl Engine {
     /// `None` where there is nothing to take over: it runs, is settled, or is unknown now.
     pub async fn resume(&self, id: RecordId) -> Result<Option<Reservation>, EngineError> {
         let inner = self.inner.clone();
-        inner.accepting()?;
+        inner.check_accepting()?;
         let (answer, answered) = oneshot::channel();
         tokio::spawn(async move {
             let resumed = inner.take_over(id).await;
-            let handed = resumed.map(|taken| {
-                taken.map(|operation| Handed::new(Claimed::Reserved(operation), Unclaimed::GiveBack))
+            let delivery = resumed.map(|taken| {
+                taken.map(|operation| Delivery::new(Claimed::Reserved(operation), IfUndelivered::Release))
             });
-            drop(answer.send(handed));
+            drop(answer.send(delivery));
         });
-        match answered.await.unwrap_or(Err(EngineError::Stopping))?.map(Handed::take).transpose()? {
+        match answered.await.unwrap_or(Err(EngineError::Stopping))?.map(Delivery::take).transpose()? {
             Some(Claimed::Reserved(reservation)) => Ok(Some(reservation)),
             Some(Claimed::Replay { .. } | Claimed::Refused(_)) | None => Ok(None),
         }
     }
 }
 
-/// What becomes of an operation that its caller did not receive.
+/// What happens to an operation that its caller does not receive.
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Unclaimed {
+enum IfUndelivered {
     Keep,
-    GiveBack,
+    Release,
 }
 
-/// An operation on its way to its caller. If it never arrives, it is given back: nothing was done under it.
-struct Handed {
+/// A claim's result on its way to the caller. An operation that is not received is released, because nothing was done.
+struct Delivery {
     claimed: Option<Claimed<Operation>>,
-    unclaimed: Unclaimed,
+    if_undelivered: IfUndelivered,
     runtime: Handle,
 }
 
-impl Handed {
-    fn new(claimed: Claimed<Operation>, unclaimed: Unclaimed) -> Self {
-        Self { claimed: Some(claimed), unclaimed, runtime: Handle::current() }
+impl Delivery {
+    fn new(claimed: Claimed<Operation>, if_undelivered: IfUndelivered) -> Self {
+        Self { claimed: Some(claimed), if_undelivered, runtime: Handle::current() }
     }
 
     fn take(mut self) -> Result<Claimed, EngineError> {
@@ -94,18 +95,19 @@ impl Handed {
     }
 }
 
-impl Drop for Handed {
+impl Drop for Delivery {
     fn drop(&mut self) {
-        let (Some(Claimed::Reserved(operation)), Unclaimed::GiveBack) = (self.claimed.take(), self.unclaimed)
+        let (Some(Claimed::Reserved(operation)), IfUndelivered::Release) =
+            (self.claimed.take(), self.if_undelivered)
         else {
             return;
         };
         let (engine, id) = (operation.engine().clone(), operation.id());
-        // If the runtime is gone and never polls this, its drop is logged.
+        // If the runtime is shut down before it polls the task, dropping the reservation logs a warning.
         let reservation = Reservation::new(operation);
         let give_back = async move {
             let outcome = Outcome::Retryable("the caller left before it had begun".to_owned());
-            // Where it could not be stored, that was logged.
+            // A failed settlement was logged already.
             if reservation.settle(outcome).await.is_ok() {
                 engine.observe("", id, Observation::GivenBack);
             }
@@ -127,27 +129,27 @@ impl Inner {
                 return Err(failed.into_error());
             }
         };
-        // After an ambiguous write the machine sees a running tenure; the owner token tells that it is this one.
-        let Some(standing) = applied.standing.filter(|standing| standing.record.is_owned_by(owner)) else {
+        // After a lost answer the machine finds a running tenure. The owner token tells whether it is this one.
+        let Some(stored) = applied.stored.filter(|stored| stored.record.is_owned_by(owner)) else {
             self.give_back(id, owner, applied.lost);
             return Ok(None);
         };
-        Ok(Some(Operation::new(self.clone(), id, standing, since_claim)))
+        Ok(Some(Operation::new(self.clone(), id, stored, since_claim)))
     }
 
     pub(super) fn id_of(&self, claim: &Claim) -> RecordId {
         self.identity.id_of(&claim.scope, &claim.key)
     }
 
-    /// An answer that costs the store nothing: a replay, or the refusal of another request under a completed key.
+    /// An answer from memory or the shared cache: a replay, or the refusal of another request under a completed key.
     pub(super) async fn replay_from_caches(&self, id: RecordId, claim: &Claim) -> Option<Ran> {
         let moment = self.store_clock.estimate()?;
         if let Some(record) = self.cache.get(id, moment) {
             return self.replay_of(id, claim, &record, moment);
         }
-        let shared = self.shared.as_ref()?;
+        let shared = self.shared_cache.as_ref()?;
         let (record, as_of) = shared.get(id).await?;
-        // Looked at again: the answer took a while, in which this machine may have slept.
+        // Read again, because this machine may have been suspended while the cache was asked.
         let moment = self.store_clock.estimate()?;
         let left = shared.believed_for(as_of, moment.now)?;
         record.published_expiry().filter(|expiry| *expiry > moment.now)?;
@@ -158,7 +160,7 @@ impl Inner {
 
     fn replay_of(&self, id: RecordId, claim: &Claim, record: &Record, moment: Moment) -> Option<Ran> {
         let owner = record.owner;
-        let step = (self.machine)(Some(record), moment, &self.question(claim, owner));
+        let step = (self.machine)(Some(record), moment, &self.read_only_claim(claim, owner));
         match (step.write, step.answer) {
             (Write::Keep, Answer::Decision(Decision::Replay(reply))) => {
                 self.observe(&claim.route, id, Observation::ReplayedFromCache);
@@ -172,12 +174,12 @@ impl Inner {
         }
     }
 
-    /// A claim that only asks: what it would write is not written.
-    pub(super) fn question<'a>(&self, claim: &'a Claim, owner: OwnerToken) -> Event<'a> {
+    /// The event of a claim whose write is not carried out.
+    pub(super) fn read_only_claim<'a>(&self, claim: &'a Claim, owner: OwnerToken) -> Event<'a> {
         Event::Claim { claim, owner, label: "", format: self.record_format }
     }
 
-    pub(super) fn accepting(&self) -> Result<(), EngineError> {
+    pub(super) fn check_accepting(&self) -> Result<(), EngineError> {
         match *self.stop.borrow() {
             Stage::Open => Ok(()),
             Stage::Draining | Stage::Stopped => Err(EngineError::Stopping),
@@ -193,7 +195,7 @@ impl Inner {
         semaphore.clone().try_acquire_owned().map_err(|_| EngineError::Overloaded { what, limit })
     }
 
-    /// One claim. Its future must not be dropped: see [`Engine::run`] and [`Engine::claim`].
+    /// Claims once. The future must not be dropped: a claim that was written must be executed or released.
     pub(super) async fn claim(
         self: &Arc<Self>,
         id: RecordId,
@@ -206,7 +208,7 @@ impl Inner {
         let label = self.identity.label(id, &claim.key);
         let event = Event::Claim { claim, owner, label: &label, format: self.record_format };
         let patience = Patience::of_claim(now, self.limits.claim_patience);
-        // A named owner asks again and is recognised; one that this engine named never does.
+        // An owner that was named by its caller may claim again, and is recognised then. One that this engine named may not.
         let give_back = |lost| {
             if claim.owner != Some(owner) {
                 self.give_back(id, owner, lost);
@@ -219,17 +221,17 @@ impl Inner {
                 return Err(failed.into_error());
             }
         };
-        let (Answer::Decision(decision), Some(standing)) = (applied.answer, applied.standing) else {
-            // The machine answers a claim with a decision about a record that is there.
+        let (Answer::Decision(decision), Some(stored)) = (applied.answer, applied.stored) else {
+            // Does not happen: the machine answers a claim with a decision, and there is a record then.
             return Err(EngineError::Contended { id, conflicts: 0 });
         };
         match decision {
             Decision::Execute | Decision::Resume(_) => {
-                Ok(Claimed::Reserved(Operation::new(self.clone(), id, standing, since_claim)))
+                Ok(Claimed::Reserved(Operation::new(self.clone(), id, stored, since_claim)))
             }
             Decision::Replay(reply) => {
                 give_back(applied.lost);
-                Ok(Claimed::Replay { reply, expires_at: promised(&standing.record) })
+                Ok(Claimed::Replay { reply, expires_at: promised(&stored.record) })
             }
             Decision::Refuse(refusal) => {
                 give_back(applied.lost);

@@ -6,30 +6,30 @@ use std::time::Duration;
 use crate::event::Moment;
 use crate::time::{Clock, Instant, Reading, Timestamp};
 
-/// Further ahead than this, expiry no longer believes the store's clock: a clock that jumps a day would forget a day of
-/// keys. Real clocks drift by less, and are corrected in smaller steps.
+/// Expiry does not follow a clock that is further ahead than this: a clock that jumps by a day would make the store forget a
+/// day of keys. Real clocks drift by less, and are corrected in smaller steps.
 const AHEAD_MAX: Duration = Duration::from_secs(5 * 60);
-/// Every clock drifts a little: one part in a thousand is ten times worse than any that is sold.
+/// Clocks drift. One part in a thousand is ten times the drift of common hardware.
 const DRIFT_DIVISOR: u32 = 1000;
 
-/// More than this between elapsed time and this machine's wall clock means that the machine slept, or that its clock was
-/// set: either way elapsed time no longer tells what time it is at the store.
+/// A larger difference between elapsed time and this machine's wall clock means that the machine was suspended, or that its
+/// clock was set. In both cases the store's time cannot be told from elapsed time.
 const DISAGREEMENT_MAX: Duration = Duration::from_secs(1);
 
-/// Every answer of the store carries its time; between two answers, elapsed time is added.
+/// Estimates the store's time between its answers.
 ///
-/// The store read its clock at some moment between the call and its answer, so an answer tells between which two times it is
-/// there now, and no more. An answer that took long tells little: what was known before it stays known. Each of the two
-/// bounds has its use. A lease is given from the later one, because its owner must never believe in it for longer than the
-/// store does. Expiry goes by the earlier one, because too early would execute again. Decisions about a record that was just
-/// read use the time that came with it.
+/// Every answer of the store carries its time, which it read at some moment between the call and the answer. So an answer
+/// gives two bounds of the store's time, and elapsed time moves both. An answer that took long gives wide bounds, and does
+/// not replace narrower ones. A lease is given from the later bound, because its owner must not believe in it for longer than
+/// the store does. Expiry uses the earlier bound, because expiry that is too early would execute again. A decision about a
+/// record that was just read uses the time that came with it.
 pub(crate) struct StoreClock {
-    sight: Mutex<Option<Sight>>,
-    /// This machine's wall clock. Never compared with the store's: it only tells that the machine slept.
+    calibration: Mutex<Option<Calibration>>,
+    /// This machine's wall clock. It is not compared with the store's: it only shows that the machine was suspended.
     local: Arc<dyn Clock>,
 }
 
-/// At this instant, the store's clock stood between these two times.
+/// At this instant, the store's clock was between these two times.
 #[derive(Clone, Copy)]
 struct Bounds {
     at: Instant,
@@ -38,20 +38,20 @@ struct Bounds {
 }
 
 impl Bounds {
-    /// The same bounds at another instant, if both clocks ran alike meanwhile.
+    /// The bounds at a later instant, if both clocks ran equally fast.
     fn at(self, at: Instant) -> Self {
         let elapsed = at.saturating_duration_since(self.at);
         Self { at, earliest: self.earliest.after(elapsed), latest: self.latest.after(elapsed) }
     }
 
-    /// The same, and wider by what the clocks may have drifted apart.
+    /// The bounds at a later instant, widened by the clocks' possible drift.
     fn drifted(self, at: Instant) -> Self {
         let drift = at.saturating_duration_since(self.at) / DRIFT_DIVISOR;
         let Self { at, earliest, latest } = self.at(at);
         Self { at, earliest: earliest.before(drift), latest: latest.after(drift) }
     }
 
-    /// What both say; what this says alone where they contradict each other, because then the store's clock was set.
+    /// The intersection with earlier bounds. If it is empty, the store's clock was set, and these bounds are kept.
     fn and(self, earlier: Self) -> Self {
         let earlier = earlier.drifted(self.at);
         let (earliest, latest) = (self.earliest.max(earlier.earliest), self.latest.min(earlier.latest));
@@ -59,17 +59,18 @@ impl Bounds {
     }
 }
 
+/// What the answers of the store have shown so far.
 #[derive(Clone, Copy)]
-struct Sight {
+struct Calibration {
     last: Bounds,
-    /// This machine's wall clock then.
+    /// This machine's wall clock when `last` was read.
     local: Timestamp,
-    /// The slowest that the store's clock was ever seen, against elapsed time.
+    /// The answer in which the store's clock was furthest behind, against elapsed time.
     slowest: Bounds,
 }
 
-impl Sight {
-    /// The moment of a decision by a time that is at least `earliest` and at most `latest`.
+impl Calibration {
+    /// The moment for a decision, when the store's time is between these bounds.
     fn moment(&self, Bounds { at, earliest, latest }: Bounds) -> Moment {
         let elapsed = at.saturating_duration_since(self.slowest.at);
         let expected = self.slowest.at(at);
@@ -77,8 +78,8 @@ impl Sight {
         Moment { now: latest, expiry_now: if latest > trusted { expected.earliest } else { earliest } }
     }
 
-    /// Whether elapsed time and the wall clock agree about how long ago this was.
-    fn is_counted(&self, Reading { at, wall: local }: Reading) -> bool {
+    /// Whether elapsed time and the wall clock agree about the time since `last`.
+    fn is_continuous(&self, Reading { at, wall: local }: Reading) -> bool {
         let elapsed = at.saturating_duration_since(self.last.at);
         let by_the_wall = local.since(self.local);
         let backwards = self.local.since(local);
@@ -88,29 +89,30 @@ impl Sight {
 
 impl StoreClock {
     pub(crate) const fn new(local: Arc<dyn Clock>) -> Self {
-        Self { sight: Mutex::new(None), local }
+        Self { calibration: Mutex::new(None), local }
     }
 
-    /// The store told its time in answer to what was sent at `sent`. Returns the moment that was told: it is past by now, but
-    /// never later than the store's time.
+    /// Takes in an answer of the store to a call that was sent at `sent`. Returns the moment at which the store read its clock,
+    /// which is never later than the store's time now.
     pub(crate) fn saw(&self, now: Timestamp, sent: Instant) -> Moment {
-        let mut sight = self.sight();
-        // Read under the lock: of two answers at once, the one that is applied last has the later reading.
+        let mut calibration = self.calibration();
+        // Read under the lock, so that concurrent answers are applied in the order of their readings.
         let reading = self.read();
         let at = reading.at;
-        let told = Bounds { at, earliest: now, latest: now.after(at.saturating_duration_since(sent)) };
-        let known = sight.get_or_insert(Sight { last: told, local: reading.wall, slowest: told });
-        let last = if known.is_counted(reading) { told.and(known.last) } else { told };
+        let answered = Bounds { at, earliest: now, latest: now.after(at.saturating_duration_since(sent)) };
+        let known =
+            calibration.get_or_insert(Calibration { last: answered, local: reading.wall, slowest: answered });
+        let last = if known.is_continuous(reading) { answered.and(known.last) } else { answered };
         (known.last, known.local) = (last, reading.wall);
-        if told.latest < known.slowest.at(at).latest {
-            known.slowest = told;
+        if answered.latest < known.slowest.at(at).latest {
+            known.slowest = answered;
         }
-        known.moment(Bounds { latest: now, ..told })
+        known.moment(Bounds { latest: now, ..answered })
     }
 
-    /// What time it must be there by now; `None` where only the store can tell.
+    /// The store's time by now; `None` where only the store can tell.
     pub(crate) fn estimate(&self) -> Option<Moment> {
-        self.bounds(self.read()).map(|(sight, bounds)| sight.moment(bounds))
+        self.bounds(self.read()).map(|(calibration, bounds)| calibration.moment(bounds))
     }
 
     /// This machine's clocks.
@@ -118,29 +120,29 @@ impl StoreClock {
         Reading::take(&*self.local)
     }
 
-    /// The same for a caller that has just read this machine's clocks and writes a lease of this length; `None` also where the
-    /// store's time is not known to within half of it. A lease counts as live while it ends within twice its length, so one
-    /// that is given too far ahead would be taken for one from a clock that was wrong.
+    /// The store's time for writing a lease of this length, with a given reading of this machine's clocks. `None` also where
+    /// the bounds are wider apart than half the lease: a lease that ends later than twice its length from now is taken for one
+    /// that was written by a wrong clock.
     pub(crate) fn estimate_at(&self, reading: Reading, lease: Duration) -> Option<Moment> {
-        let (sight, bounds) = self.bounds(reading)?;
-        (bounds.latest.since(bounds.earliest) <= lease / 2).then(|| sight.moment(bounds))
+        let (calibration, bounds) = self.bounds(reading)?;
+        (bounds.latest.since(bounds.earliest) <= lease / 2).then(|| calibration.moment(bounds))
     }
 
-    fn bounds(&self, reading: Reading) -> Option<(Sight, Bounds)> {
-        let sight = (*self.sight())?;
-        sight.is_counted(reading).then(|| (sight, sight.last.drifted(reading.at)))
+    fn bounds(&self, reading: Reading) -> Option<(Calibration, Bounds)> {
+        let calibration = (*self.calibration())?;
+        calibration.is_continuous(reading).then(|| (calibration, calibration.last.drifted(reading.at)))
     }
 
     /// An operator confirms that the store's clock is right, after a jump that suspended expiry.
     pub(crate) fn trust(&self) {
-        if let Some(sight) = self.sight().as_mut() {
-            sight.slowest = sight.last;
+        if let Some(calibration) = self.calibration().as_mut() {
+            calibration.slowest = calibration.last;
         }
     }
 
-    // A panic while the lock is held leaves at worst an older time behind.
-    fn sight(&self) -> MutexGuard<'_, Option<Sight>> {
-        self.sight.lock().unwrap_or_else(PoisonError::into_inner)
+    // A panic while the lock is held leaves an older calibration at worst.
+    fn calibration(&self) -> MutexGuard<'_, Option<Calibration>> {
+        self.calibration.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -171,7 +173,7 @@ mod tests {
 
     impl Clock for Watched {
         fn now(&self) -> Timestamp {
-            if self.clock.get().is_some_and(|clock| clock.sight.try_lock().is_ok()) {
+            if self.clock.get().is_some_and(|clock| clock.calibration.try_lock().is_ok()) {
                 self.unlocked.store(true, std::sync::atomic::Ordering::Relaxed);
             }
             at(0)
@@ -227,7 +229,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_machine_that_slept_does_not_guess_what_time_it_is() {
+    async fn a_machine_that_was_suspended_does_not_guess_the_time() {
         let (clock, wall) = clock();
         clock.saw(at(0), instant());
         wall.1.store(300, std::sync::atomic::Ordering::Relaxed);
@@ -248,21 +250,23 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn an_estimate_never_expires_too_early_and_never_gives_a_lease_that_is_too_short() {
-        // When the store reads its clock, on a way of a minute there and back.
+        // When the store reads its clock, within a call that takes a minute.
         for read_after in [Duration::ZERO, MINUTE / 2, MINUTE] {
             let (clock, _) = clock();
             let sent = instant();
             tokio::time::advance(MINUTE).await;
             clock.saw(at(0).after(read_after), sent);
             let truth = at(0).after(MINUTE);
-            let Some(Moment { now, expiry_now }) = clock.estimate() else { panic!("nobody slept") };
+            let Some(Moment { now, expiry_now }) = clock.estimate() else {
+                panic!("the machine was not suspended")
+            };
             assert!(expiry_now <= truth, "{expiry_now:?} is later than {truth:?}");
             assert!(now >= truth, "{now:?} is earlier than {truth:?}");
         }
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_slow_answer_does_not_put_in_doubt_what_quick_ones_told() {
+    async fn a_slow_answer_does_not_widen_the_bounds_that_quick_ones_gave() {
         let (clock, _) = clock();
         clock.saw(at(0), instant());
         let sent = instant();
@@ -270,12 +274,14 @@ mod tests {
         // The store was asked a minute ago, and read its clock just now.
         clock.saw(at(0).after(MINUTE), sent);
         let (truth, drift) = (at(0).after(MINUTE), MINUTE / DRIFT_DIVISOR);
-        let Some(Moment { now, expiry_now }) = clock.estimate() else { panic!("nobody slept") };
+        let Some(Moment { now, expiry_now }) = clock.estimate() else {
+            panic!("the machine was not suspended")
+        };
         assert!(now <= truth.after(drift) && expiry_now >= truth.before(drift), "{now:?} {expiry_now:?}");
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_suspended_expiry_is_not_ahead_by_the_way_to_the_store() {
+    async fn a_suspended_expiry_is_not_ahead_by_the_time_of_a_call() {
         let (clock, _) = clock();
         let sent = instant();
         tokio::time::advance(MINUTE).await;

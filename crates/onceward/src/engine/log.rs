@@ -1,7 +1,7 @@
-//! What operators read: one line for each incident, in words, with the operation, its cause and what to do next.
+//! The log lines for operators: one for each incident, in words, with the operation, its cause and what to do next.
 //!
-//! The messages are constant, so that they can be alerted on; `docs/operations.md` lists them. What differs is in fields. Keys,
-//! scopes and bodies are never among them. Texts that others chose are quoted, so that none can pass for a line of its own.
+//! Messages are constant, so that alerts can match them; `docs/operations.md` lists them. The rest is in fields, which never
+//! have keys, scopes or bodies. Texts from outside are quoted, so that they cannot imitate a line of their own.
 
 use std::fmt;
 
@@ -12,13 +12,13 @@ use crate::outcome::{Outcome, Unsure};
 use crate::record::{Letter, Record, State, StateKind};
 use crate::{OperationId, RecordId};
 
-/// Which operation a line is about, as far as that is known.
+/// The operation that a line is about, as far as it is known.
 #[derive(Clone, Copy)]
 pub(super) struct About<'a> {
     pub(super) operation: OperationId,
     pub(super) record: Option<&'a Record>,
-    /// Whether this is a shadow, even if its record is gone or unreadable. Its request went through, so lines about refused
-    /// retries would be false.
+    /// Whether this is a shadow, even if its record is gone or unreadable. Lines about refused retries would be false, because
+    /// its request went through.
     pub(super) shadow: bool,
 }
 
@@ -37,7 +37,7 @@ impl<'a> About<'a> {
     }
 }
 
-/// A line about an operation. Fields that are not known are left out.
+/// Logs a line about an operation. Unknown fields are left out.
 macro_rules! line {
     ($level:ident, $about:expr, $($rest:tt)*) => {
         tracing::$level!(
@@ -51,7 +51,7 @@ macro_rules! line {
     };
 }
 
-/// What an operator does about an unknown outcome.
+/// The advice for an unknown outcome.
 struct HowToResolve(OperationId);
 
 impl fmt::Display for HowToResolve {
@@ -64,7 +64,8 @@ impl fmt::Display for HowToResolve {
     }
 }
 
-/// From what the record was changed. A settlement whose first answer was lost meets what it wrote itself.
+/// The state that a step changed. A settlement whose first answer was lost changes nothing when it finds its own write, but
+/// must be logged as the change that it was.
 fn changed_from(step: &Report<'_>) -> Option<Option<StateKind>> {
     match (step.wrote, step.lost, step.event) {
         (Wrote::Record | Wrote::Removal, ..) => Some(step.from),
@@ -144,7 +145,7 @@ fn contradicted(about: About<'_>, step: &Report<'_>) {
     );
 }
 
-/// An owner that comes too late. That its outcome changed nothing matters; that it could not renew is told by the lapse.
+/// An owner whose tenure is over. Only its outcome is logged; a renewal that comes too late is logged as a lapse.
 fn fenced(about: About<'_>, event: &Event<'_>) {
     let Event::Settle { outcome, .. } = event else { return };
     let outcome = match outcome {
@@ -165,7 +166,7 @@ fn fenced(about: About<'_>, event: &Event<'_>) {
     );
 }
 
-/// Who caused the event.
+/// Who or what caused the event, for the field `by`.
 fn author<'a>(event: &'a Event<'_>) -> &'a str {
     match event {
         Event::Evidence { by, .. } | Event::Resolve { by, .. } => by,
@@ -192,7 +193,6 @@ fn reason<'a>(event: &'a Event<'_>) -> Option<&'a str> {
     }
 }
 
-/// A damaged record was replaced by a verdict.
 pub(super) fn replaced(about: About<'_>, by: &str, reason: &str) {
     line!(
         info,
@@ -206,9 +206,6 @@ pub(super) fn replaced(about: About<'_>, by: &str, reason: &str) {
 
 /// The service was not reached, or the work was not begun.
 pub(super) fn not_executed(about: About<'_>, cause: &str) {
-    if about.shadow {
-        return;
-    }
     line!(
         warn,
         about,
@@ -218,11 +215,8 @@ pub(super) fn not_executed(about: About<'_>, cause: &str) {
     );
 }
 
-/// What was done is not in the store yet.
+/// The outcome is not stored yet.
 pub(super) fn not_stored(about: About<'_>, error: &EngineError) {
-    if about.shadow {
-        return;
-    }
     line!(
         error,
         about,
@@ -232,11 +226,8 @@ pub(super) fn not_stored(about: About<'_>, error: &EngineError) {
     );
 }
 
-/// What was done will not be in the store.
+/// The outcome will not be stored.
 pub(super) fn never_stored(about: About<'_>, outcome: &Outcome, error: &EngineError) {
-    if about.shadow {
-        return;
-    }
     let (outcome, why) = match outcome {
         Outcome::Completed(_) => ("completed", None),
         Outcome::Retryable(why) => ("retryable", Some(why.as_str())),
@@ -253,20 +244,13 @@ pub(super) fn never_stored(about: About<'_>, outcome: &Outcome, error: &EngineEr
     );
 }
 
-/// It took long, and is in the store now.
+/// The outcome was stored after [`not_stored`].
 pub(super) fn stored_late(about: About<'_>) {
-    if about.shadow {
-        return;
-    }
     let state = about.record.map(|record| record.state.name());
     line!(info, about, state, "the outcome of an operation is stored now: retries are answered again");
 }
 
-/// The store failed while work ran.
 pub(super) fn not_renewed(about: About<'_>, error: &EngineError) {
-    if about.shadow {
-        return;
-    }
     line!(
         warn,
         about,
@@ -276,11 +260,7 @@ pub(super) fn not_renewed(about: About<'_>, error: &EngineError) {
     );
 }
 
-/// A reservation was let go of.
 pub(super) fn dropped(about: About<'_>) {
-    if about.shadow {
-        return;
-    }
     line!(
         warn,
         about,
@@ -303,7 +283,6 @@ pub(super) fn unreadable(about: About<'_>, cause: &dyn fmt::Display) {
     );
 }
 
-/// The store will never take this record.
 pub(super) fn refused(about: About<'_>, cause: &dyn fmt::Display) {
     line!(error, about, cause = cause.to_string(), "the store refused to write an operation's record");
 }

@@ -29,7 +29,7 @@ mod outage;
 mod pass_through;
 mod reservation;
 mod running;
-mod shared;
+mod shared_cache;
 mod sweep;
 
 use std::fmt;
@@ -46,11 +46,11 @@ pub use self::operate::{By, Operated, Resolve, Settled};
 pub use self::operation::{Operation, Tenure};
 pub use self::options::{EngineOptions, IdentityChange, Limits, OptionsError, Sweeping};
 pub use self::reservation::Reservation;
-pub use self::shared::{CacheError, CacheFuture, SharedCache};
+pub use self::shared_cache::{CacheError, CacheFuture, SharedCache};
 pub use self::sweep::SweepReport;
 
 use self::apply::Start;
-use self::attach::{Pace, Running, Woken};
+use self::attach::{LocalExecutions, Pace, Woken};
 use self::cache::Cache;
 use self::clock::StoreClock;
 use self::identity::{Asked, Recognised};
@@ -60,7 +60,7 @@ use self::outage::Outages;
 pub(crate) use self::pass_through::Entry as PassThroughEntry;
 #[cfg(feature = "http")]
 use self::pass_through::PassThrough;
-use self::shared::Shared;
+use self::shared_cache::SharedCacheClient;
 use crate::claim::Claim;
 use crate::entropy::Instance;
 use crate::event::Refusal;
@@ -148,8 +148,8 @@ struct Inner {
     record_format: RecordFormat,
     store_clock: StoreClock,
     cache: Cache,
-    shared: Option<Shared>,
-    running: Arc<Running>,
+    shared_cache: Option<SharedCacheClient>,
+    running: Arc<LocalExecutions>,
     #[cfg(feature = "http")]
     pass_through: Arc<PassThrough>,
     executions: Arc<Semaphore>,
@@ -305,8 +305,10 @@ impl Engine {
             record_format: format,
             store_clock: StoreClock::new(options.clock),
             cache: Cache::new(limits.cache_bytes, limits.cache_revalidate, options.instance.name()),
-            shared: options.shared_cache.map(|cache| Shared::start(cache, limits.cache_revalidate, since)),
-            running: Running::new(options.instance.name()),
+            shared_cache: options
+                .shared_cache
+                .map(|cache| SharedCacheClient::start(cache, limits.cache_revalidate, since)),
+            running: LocalExecutions::new(options.instance.name()),
             #[cfg(feature = "http")]
             pass_through: PassThrough::new(options.instance.name()),
             executions: Arc::new(Semaphore::new(limits.executions.min(Semaphore::MAX_PERMITS))),

@@ -1,5 +1,5 @@
-//! What an engine counts. Metrics and tests observe it. It never contains keys or bodies. `log.rs` writes the lines for
-//! operators, whatever observer there is.
+//! What an engine counts, for metrics and tests. Observations never have keys or bodies. The log lines for operators are in
+//! `log.rs`, and do not depend on the observer.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
@@ -10,9 +10,9 @@ use crate::RecordId;
 use crate::event::{Answer, Decision, Event, Notice, Refusal};
 use crate::record::{State, StateKind};
 
-/// Receives every observation of an engine. Must not block. The engine itself logs what an operator must know.
+/// Receives every observation of an engine. It must not block. The engine itself logs what an operator must know.
 pub trait Observer: Send + Sync + 'static {
-    /// Something happened on a route. The id is all zeros where there is no operation.
+    /// Called for each observation. The id is all zeros where there is no operation.
     fn observe(&self, route: &str, id: RecordId, what: Observation);
 }
 
@@ -37,7 +37,7 @@ pub enum Observation {
     Unknown,
     /// A fingerprint made under other settings could not be compared.
     Uncompared,
-    /// A result contradicts what was decided before: something may have happened twice.
+    /// A result contradicts an earlier decision: the operation may have been executed twice.
     Contradiction,
     /// An unknown outcome was given up and waits for an operator.
     DeadLettered,
@@ -53,9 +53,9 @@ pub enum Observation {
     Released,
     /// An operation's outcome became unknown.
     Lost,
-    /// It is stored that an outcome is unknown, and is to be reconciled.
+    /// An unknown outcome was stored, and is to be reconciled.
     ReconcileScheduled,
-    /// An unknown outcome is known now: from its late owner, a webhook, a probe or an operator.
+    /// An unknown outcome became known: from its late owner, a webhook, a find or an operator.
     Reconciled,
     /// Work panicked.
     Panicked,
@@ -65,9 +65,9 @@ pub enum Observation {
     AmbiguousClaim,
     /// Another write's answer from the store was lost.
     AmbiguousWrite,
-    /// A claim whose work was not begun was given back.
+    /// A claim whose work was not begun was released.
     GivenBack,
-    /// A claim's answer was lost, and the list of those that are looked for is full. If it was written, its lease lapses.
+    /// A claim's answer was lost, and the list of lost claims is full. If it was written, its lease lapses.
     LostClaimDropped,
     /// A caller that waited for another execution was woken by its end.
     AttachWoken,
@@ -85,13 +85,13 @@ pub enum Observation {
     SuspiciousKey,
 }
 
-/// Ignores all.
+/// Ignores every observation.
 impl Observer for () {
     fn observe(&self, _: &str, _: RecordId, _: Observation) {}
 }
 
 impl Inner {
-    /// Counts what follows from a step. Outcomes of executions are counted by [`Self::observe_settled`].
+    /// Counts what follows from a step, but for outcomes of executions: see [`Self::observe_settled`].
     pub(super) fn observe_step(&self, step: &Report<'_>) {
         let of_record = step.record.map_or("", |record| &*record.subject.route);
         let of_event = if let Event::Claim { claim, .. } = step.event { &*claim.route } else { of_record };
@@ -129,7 +129,7 @@ impl Inner {
         self.observe("", id, what);
     }
 
-    /// Calls the observer. Its panic must not cost an answer that is already durable.
+    /// Calls the observer. A panic of it must not lose an answer that is already durable.
     pub(super) fn observe(&self, route: &str, id: RecordId, what: Observation) {
         tracing::trace!(route, %id, ?what, "counted");
         let called = catch_unwind(AssertUnwindSafe(|| self.observer.observe(route, id, what)));
@@ -144,7 +144,7 @@ impl Inner {
 
 fn of_notice(step: &Report<'_>) -> Option<Observation> {
     match step.notice? {
-        // A shadow holds nothing back, so nothing happened twice because of it, and no operator is needed.
+        // A shadow holds nothing back: its requests all go through, and it needs no operator.
         Notice::Contradiction | Notice::DeadLettered if step.shadow => None,
         Notice::Contradiction => Some(Observation::Contradiction),
         Notice::DeadLettered => Some(Observation::DeadLettered),
@@ -152,7 +152,7 @@ fn of_notice(step: &Report<'_>) -> Option<Observation> {
     }
 }
 
-/// An outcome became unknown, or known, whichever event did that.
+/// An outcome became unknown or known, by whichever event.
 fn of_reconciliation(step: &Report<'_>) -> Option<Observation> {
     if step.shadow || step.wrote != Wrote::Record {
         return None;
@@ -183,7 +183,7 @@ fn of_write(step: &Report<'_>) -> Option<Observation> {
         (Answer::Decision(Decision::Execute), _) => Some(Observation::Created),
         (Answer::Decision(Decision::Resume(_)), _) => Some(Observation::Resumed),
         (_, Some(StateKind::InProgress)) => Some(Observation::Lapsed),
-        // A released operation that is known to be done after all: its contradiction is a notice.
+        // Such as a released operation that evidence shows to be done. Its contradiction is counted as a notice.
         _ => None,
     }
 }
@@ -197,7 +197,7 @@ fn of_answer(step: &Report<'_>) -> Option<Observation> {
             // Counted once by a caller that gives up waiting, not on every poll.
             Refusal::InProgress { .. } => None,
         },
-        // After an ambiguous write the machine finds the tenure that this very event has begun.
+        // After a lost answer the machine finds the tenure that this very event has begun.
         (Event::Resume { owner }, _) => {
             step.record.filter(|record| record.is_owned_by(*owner)).map(|_| Observation::Resumed)
         }

@@ -1,9 +1,9 @@
-//! What can be done to an operation by its id: by owners elsewhere, by reconciliation, by operators.
+//! What owners in other processes, reconciliation and operators can do to an operation by its id.
 
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::apply::{Applied, Patience, Standing, Start};
+use super::apply::{Applied, Patience, Start, StoredRecord};
 use super::claiming::promised;
 use super::operation::Tenure;
 use super::outage::Call;
@@ -17,10 +17,10 @@ use crate::store::{Page, Scan, Seen, Stamped, StoreError, Swapped, Version};
 use crate::time::{Instant, instant};
 use crate::{Key, OwnerToken, RecordId, Scope, Timestamp};
 
-/// Where an operation stands after an owner settled it.
+/// The state of an operation after an owner settled it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Settled {
-    /// It happened, and this is what every caller gets.
+    /// The work was done, and every caller gets this answer.
     Completed {
         /// The answer in the record.
         reply: Arc<Reply>,
@@ -33,25 +33,25 @@ pub enum Settled {
     Retryable,
     /// The outcome is unknown.
     Unknown,
-    /// The tenure was over: nothing of the state was changed.
+    /// The tenure was over, and the state was not changed.
     Fenced,
 }
 
 /// Whose answer a completed operation has.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum By {
-    /// This very settlement's.
+    /// This settlement's.
     This,
     /// An earlier one's.
     Other,
 }
 
-/// What came of something that an operator or reconciliation did.
+/// The result of a change by an operator or reconciliation.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Operated {
-    /// It is done, and this is the record now.
+    /// It was applied. Holds the record as it is now.
     Applied(Stamped),
-    /// It cannot be done to the record that stands there, or there is none.
+    /// It cannot be applied to this record, or there is none.
     Conflict(Option<Stamped>),
 }
 
@@ -64,24 +64,24 @@ pub struct Resolve<'a> {
     pub by: &'a str,
     /// Why, in the operator's words.
     pub reason: &'a str,
-    /// The version of the record that the decision is about; where another one stands, it is a conflict. `None` decides about
-    /// the execution that stands now.
+    /// The version of the record that the decision is about; another one in the store is a conflict. `None` decides about the
+    /// current execution.
     pub seen: Option<Version>,
 }
 
 impl Engine {
-    /// Pages of the store that one call of [`Self::list`] looks through for a record. Stores look at some ten thousand records
-    /// for each, so a call looks at about a million, which takes seconds.
+    /// How many of the store's pages one call of [`Self::list`] reads to find a record. A page covers some ten thousand records,
+    /// so a call covers about a million, which takes seconds.
     pub const LIST_PAGES_MAX: usize = 100;
 
-    /// The record behind an id, with its version.
+    /// The record with this id, and its version.
     pub async fn load(&self, id: RecordId) -> Result<Option<Stamped>, EngineError> {
         let (seen, sent) = self.inner.load(id).await?;
         self.inner.store_clock.saw(seen.now, sent);
         Ok(seen.record)
     }
 
-    /// The record of a key in a scope, unless its window is over: then the key names nothing yet.
+    /// The record of a key in a scope. `None` where its window is over as well, because the key is free then.
     pub async fn look_up(&self, scope: &Scope, key: &Key) -> Result<Option<Record>, EngineError> {
         let id = self.inner.identity.id_of(scope, key);
         let (seen, sent) = self.inner.load(id).await?;
@@ -89,18 +89,18 @@ impl Engine {
         Ok(seen.record.map(|stamped| stamped.record).filter(|record| !record.is_spent(moment)))
     }
 
-    /// Lists records, of every namespace in the store. The store's own note of its identity is not one.
+    /// Lists records of every namespace in the store. The store's identity, which is kept as a record, is left out.
     ///
-    /// A store's own page may have no records and still have a next one: where the note was all that fitted, or where the store
-    /// looked at as many records as one page may cost and none was asked for. Then the search goes on, for at most
-    /// [`Self::LIST_PAGES_MAX`] pages. So a page without records is the end only where it has no next one.
+    /// A page of the store may be empty and still have a next one: where the identity was its only record, or where none of the
+    /// records that it covers matched. Then the search goes on, for at most [`Self::LIST_PAGES_MAX`] pages. So an empty page is
+    /// the end only where it has no next one.
     pub async fn list(&self, mut scan: Scan) -> Result<Page, EngineError> {
         let mut pages = 0;
         loop {
             let mut page = self.inner.scan(scan.clone()).await?;
             page.entries.retain(|entry| entry.id != RecordId::IDENTITY);
             pages += 1;
-            // A cursor that does not move would be followed for ever.
+            // A cursor that does not move would make this loop endless.
             let goes_on = page.next.is_some() && page.next != scan.after;
             if !page.entries.is_empty() || !goes_on || pages == Self::LIST_PAGES_MAX {
                 return Ok(page);
@@ -109,12 +109,12 @@ impl Engine {
         }
     }
 
-    /// Extends a lease that is held elsewhere.
+    /// Extends the lease of an owner in another process.
     pub async fn renew(&self, id: RecordId, fence: Fence) -> Result<Tenure, EngineError> {
         Ok(Tenure::of(&self.inner.operate(id, &Event::Renew { fence }).await?.answer))
     }
 
-    /// Notes that a phase was committed elsewhere, and extends the lease.
+    /// Records a recovery point for an owner in another process, and extends the lease.
     pub async fn checkpoint(
         &self,
         id: RecordId,
@@ -124,16 +124,16 @@ impl Engine {
         Ok(Tenure::of(&self.inner.operate(id, &Event::Checkpoint { fence, point }).await?.answer))
     }
 
-    /// Ends a tenure that is held elsewhere.
+    /// Stores the outcome for an owner in another process, and ends its tenure.
     pub async fn settle(&self, id: RecordId, fence: Fence, outcome: Outcome) -> Result<Settled, EngineError> {
         let outcome = self.inner.within_limits(outcome);
         let applied = self.inner.operate(id, &Event::Settle { fence, outcome }).await?;
-        Ok(settled(&applied.answer, applied.standing.as_ref()))
+        Ok(settled(&applied.answer, applied.stored.as_ref()))
     }
 
-    /// Evidence, from a webhook or a probe, that it happened.
+    /// Takes in evidence, from a webhook or a find, that the work was done.
     ///
-    /// With the fence of the execution that is meant, word about another one is a conflict.
+    /// With a fence, the evidence is about that execution only, and a conflict where the record has another one.
     pub async fn testify(
         &self,
         id: RecordId,
@@ -141,11 +141,11 @@ impl Engine {
         reply: Arc<Reply>,
         by: &str,
     ) -> Result<Operated, EngineError> {
-        self.inner.keepable(&reply)?;
+        self.inner.check_size(&reply)?;
         self.inner.operate(id, &Event::Evidence { fence, reply, by: by.to_owned() }).await.map(Operated::of)
     }
 
-    /// A probe could not tell: it is asked again later, and after `limit` times never.
+    /// Takes in that a find was inconclusive. It is due again after the backoff, and after `limit` times no more.
     pub async fn inconclusive(
         &self,
         id: RecordId,
@@ -156,17 +156,17 @@ impl Engine {
         self.inner.operate(id, &Event::Inconclusive { fence, backoff, limit }).await.map(Operated::of)
     }
 
-    /// Decides an unknown outcome. A damaged record is replaced by the verdict: its key stays answered.
+    /// Decides an unknown outcome. A damaged record is replaced by the verdict, so that its key is answered again.
     pub async fn resolve(&self, id: RecordId, resolve: Resolve<'_>) -> Result<Operated, EngineError> {
         if let Resolution::Completed(reply) = &resolve.verdict {
-            self.inner.keepable(reply)?;
+            self.inner.check_size(reply)?;
         }
-        self.inner.is_operation(id)?;
+        self.inner.refuse_identity(id)?;
         let patience = self.inner.patience();
-        let found = match self.inner.load_standing(id, patience).await {
+        let found = match self.inner.load_stored(id, patience).await {
             Ok(Some(found)) => found,
             Ok(None) => return Ok(Operated::Conflict(None)),
-            // A record of a newer format is whole: the version that wrote it can read it.
+            // A record of a newer format is not damaged: the version that wrote it can read it.
             Err(StoreError::Unreadable { version, why: Unreadable::Damaged { .. }, .. }) => {
                 return self.inner.replace(id, version, &resolve).await;
             }
@@ -178,17 +178,17 @@ impl Engine {
         let Resolve { verdict, by, reason, seen } = resolve;
         let (fence, by, reason) = (Some(found.record.fence), by.to_owned(), reason.to_owned());
         let event = Event::Resolve { fence, verdict, by, reason };
-        let start = if seen.is_some() { Start::Pinned(found) } else { Start::Held(found) };
+        let start = if seen.is_some() { Start::Pinned(found) } else { Start::LastWritten(found) };
         let applied = self.inner.apply(id, start, &event, patience).await;
         applied.map(Operated::of).map_err(|failed| failed.error)
     }
 
-    /// Ends the window of a settled operation early. Caches notice within their revalidation time from when it is written, so it
-    /// ends then.
+    /// Ends the window of a settled operation early: after the revalidation time of caches, because until then they may still
+    /// answer.
     ///
-    /// With the fence that opened the window, the end of another one is a conflict.
+    /// With a fence, only the window that it opened is ended, and another one is a conflict.
     pub async fn expire(&self, id: RecordId, opened: Option<Fence>) -> Result<Operated, EngineError> {
-        // The write may take as long as its patience, and until then other engines cache the record as it was.
+        // Until the write is done, which takes the claim's patience at most, other engines may cache the old record.
         let after = self.inner.limits.cache_revalidate.saturating_add(self.inner.limits.claim_patience);
         self.inner.operate(id, &Event::Expire { opened, after }).await.map(Operated::of)
     }
@@ -196,7 +196,7 @@ impl Engine {
 
 impl Operated {
     fn of(applied: Applied) -> Self {
-        match (applied.answer, applied.standing.map(Stamped::from)) {
+        match (applied.answer, applied.stored.map(Stamped::from)) {
             (Answer::Applied, Some(stamped)) => Self::Applied(stamped),
             (_, stamped) => Self::Conflict(stamped),
         }
@@ -204,33 +204,33 @@ impl Operated {
 }
 
 impl Inner {
-    /// Reads a record, and when it was asked for.
+    /// Reads a record. Also returns when the call was sent.
     async fn load(&self, id: RecordId) -> Result<(Seen, Instant), StoreError> {
         let sent = instant();
         let seen = self.store.load(id).await;
-        self.outages.heard(Call::Read, seen.as_ref().err());
+        self.outages.observe_call(Call::Read, seen.as_ref().err());
         Ok((seen?, sent))
     }
 
     /// Reads a page of a list.
     pub(super) async fn scan(&self, scan: Scan) -> Result<Page, StoreError> {
         let page = self.store.scan(scan).await;
-        self.outages.heard(Call::Read, page.as_ref().err());
+        self.outages.observe_call(Call::Read, page.as_ref().err());
         page
     }
 
     async fn operate(&self, id: RecordId, event: &Event<'_>) -> Result<Applied, EngineError> {
-        self.is_operation(id)?;
+        self.refuse_identity(id)?;
         self.apply(id, Start::Load, event, self.patience()).await.map_err(|failed| failed.error)
     }
 
-    /// How long a store that is away is asked again for an operator.
+    /// The patience for a change by id.
     fn patience(&self) -> Patience {
         let now = self.store_clock.read();
         Patience::until(now, now.at + self.limits.claim_patience)
     }
 
-    fn is_operation(&self, id: RecordId) -> Result<(), StoreError> {
+    fn refuse_identity(&self, id: RecordId) -> Result<(), StoreError> {
         if id != RecordId::IDENTITY {
             return Ok(());
         }
@@ -238,18 +238,18 @@ impl Inner {
         Err(StoreError::Refused { reason })
     }
 
-    fn keepable(&self, reply: &Reply) -> Result<(), EngineError> {
+    fn check_size(&self, reply: &Reply) -> Result<(), EngineError> {
         let (found, limit) = (reply.bytes(), self.limits.reply_bytes);
         if found > limit { Err(EngineError::ReplyTooLarge { found, limit }) } else { Ok(()) }
     }
 
-    /// The answer that a claim would get now. Writes nothing.
+    /// The answer that a claim would get now. It writes nothing.
     pub(super) async fn peek(&self, id: RecordId, claim: &Claim) -> Result<Option<Ran>, EngineError> {
         let sent = instant();
         let seen = self.store.load(id).await?;
         let moment = self.store_clock.saw(seen.now, sent);
         let Some(stamped) = seen.record else { return Ok(None) };
-        let event = self.question(claim, OwnerToken::named("peek"));
+        let event = self.read_only_claim(claim, OwnerToken::named("peek"));
         let step = (self.machine)(Some(&stamped.record), moment, &event);
         Ok(match (step.write, step.answer) {
             (Write::Keep, Answer::Decision(Decision::Replay(reply))) => {
@@ -260,8 +260,8 @@ impl Inner {
         })
     }
 
-    /// Replaces a damaged record by a verdict. The time is read with the identity's record. The request is lost, so no fingerprint
-    /// can be compared with it.
+    /// Replaces a damaged record by a verdict. The store's time comes with the identity's record. The new record has no
+    /// fingerprint, because the request is lost.
     async fn replace(
         &self,
         id: RecordId,
@@ -285,15 +285,15 @@ impl Inner {
     }
 }
 
-/// Where an operation stands after a settlement, told from the record.
-pub(super) fn settled(answer: &Answer, standing: Option<&Standing>) -> Settled {
+/// The state of an operation after a settlement, from its record.
+pub(super) fn settled(answer: &Answer, stored: Option<&StoredRecord>) -> Settled {
     let by = if *answer == Answer::Applied { By::This } else { By::Other };
-    match (answer, standing.map(|standing| &*standing.record)) {
+    match (answer, stored.map(|stored| &*stored.record)) {
         (Answer::Applied | Answer::AlreadySettled(_), Some(record)) => match &record.state {
             State::Completed { reply, .. } => {
                 Settled::Completed { reply: reply.clone(), expires_at: promised(record), by }
             }
-            // Doubt beside a release: the next claim is told that the outcome is unknown.
+            // Released while in doubt: the next claim is refused as unknown.
             State::FailedRetryable { .. } if record.doubt.is_some() => Settled::Unknown,
             State::FailedRetryable { .. } => Settled::Retryable,
             State::Unknown { .. } => Settled::Unknown,

@@ -1,10 +1,10 @@
-//! One tenure of an operation: what its owner knows, and may write.
+//! One tenure of an operation: what its owner knows and may write.
 
 use std::fmt;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use super::apply::{Applied, Failed, Patience, Standing, Start};
+use super::apply::{Applied, Failed, Patience, Start, StoredRecord};
 use super::operate::{By, Settled, settled};
 use super::{EngineError, Inner, log};
 use crate::event::{Answer, Event, Moment, Refusal};
@@ -13,10 +13,10 @@ use crate::record::{Fence, Record};
 use crate::time::Stopwatch;
 use crate::{OperationId, RecordId};
 
-/// What running work knows about itself, and may do under its tenure.
+/// The operation that work runs under: its names, its tenure, and its recovery point.
 ///
-/// Settling is not among it: work returns its outcome to the engine, and a [`Reservation`](super::Reservation) is settled once.
-/// Clones share one tenure.
+/// It has no method to settle: work returns its outcome to the engine, and a [`Reservation`](super::Reservation) is settled
+/// once. Clones share one tenure.
 #[derive(Clone)]
 pub struct Operation(Arc<OperationState>);
 
@@ -25,28 +25,33 @@ struct OperationState {
     id: RecordId,
     fence: Fence,
     /// The record as it was last written under this tenure.
-    standing: Mutex<Standing>,
+    stored: Mutex<StoredRecord>,
     /// Runs since the claim was sent.
     since_claim: Stopwatch,
 }
 
 impl Operation {
-    pub(super) fn new(engine: Arc<Inner>, id: RecordId, standing: Standing, since_claim: Stopwatch) -> Self {
-        let fence = standing.record.fence;
-        Self(Arc::new(OperationState { engine, id, fence, standing: Mutex::new(standing), since_claim }))
+    pub(super) fn new(
+        engine: Arc<Inner>,
+        id: RecordId,
+        stored: StoredRecord,
+        since_claim: Stopwatch,
+    ) -> Self {
+        let fence = stored.record.fence;
+        Self(Arc::new(OperationState { engine, id, fence, stored: Mutex::new(stored), since_claim }))
     }
 
-    /// Where the record lives. It is the same for every window of a key; [`Self::operation_id`] names one window.
+    /// The id of the record, which is the same for every window of a key. [`Self::operation_id`] names one window.
     pub fn id(&self) -> RecordId {
         self.0.id
     }
 
-    /// The operation's name for others: the record and the window.
+    /// The operation's public name: the record and the window.
     pub fn operation_id(&self) -> OperationId {
         self.read(|record| record.operation(self.0.id))
     }
 
-    /// Names this tenure. Every write must present it.
+    /// The number that names this tenure. Every write presents it.
     pub fn fence(&self) -> Fence {
         self.0.fence
     }
@@ -63,8 +68,8 @@ impl Operation {
 
     /// How much longer the first outside effect may be put off; zero where it is too late.
     ///
-    /// Work begins within half a lease after its claim, so that its first byte can still travel before another owner may take
-    /// this tenure for dead.
+    /// Work begins within half a lease after its claim, so that its first effect happens before the lease lapses and another
+    /// owner takes over.
     pub fn begin_within(&self) -> Duration {
         (self.lease() / 2).saturating_sub(self.age())
     }
@@ -74,7 +79,7 @@ impl Operation {
         self.read(|record| record.recovery_point.clone())
     }
 
-    /// Extends the lease. An engine that runs the work does so by itself.
+    /// Extends the lease. Under [`Engine::run`](super::Engine::run) the engine does so by itself.
     pub async fn renew(&self) -> Result<Tenure, EngineError> {
         let event = Event::Renew { fence: self.0.fence };
         let (answer, _) = self.apply(&event, self.lease() / 4).await.map_err(|failed| failed.error)?;
@@ -91,9 +96,9 @@ impl Operation {
 
     pub(super) async fn settle(&self, outcome: Outcome, patience: Duration) -> Result<Settled, EngineError> {
         let event = Event::Settle { fence: self.0.fence, outcome: outcome.clone() };
-        let (answer, standing) = self.apply(&event, patience).await.map_err(|failed| failed.error)?;
-        Ok(match (settled(&answer, standing.as_ref()), outcome) {
-            // The first try was written and its answer lost: the second finds its own work.
+        let (answer, stored) = self.apply(&event, patience).await.map_err(|failed| failed.error)?;
+        Ok(match (settled(&answer, stored.as_ref()), outcome) {
+            // The first write was carried out and its answer lost: the second one finds its own reply.
             (Settled::Completed { reply, expires_at, by: By::Other }, Outcome::Completed(own))
                 if reply == own =>
             {
@@ -107,31 +112,37 @@ impl Operation {
         &self,
         event: &Event<'_>,
         patience: Duration,
-    ) -> Result<(Answer, Option<Standing>), Failed> {
+    ) -> Result<(Answer, Option<StoredRecord>), Failed> {
         let OperationState { engine, id, fence, .. } = &*self.0;
         let now = engine.store_clock.read();
         let patience = Patience::until(now, now.at + patience);
-        let start = Start::Held(self.standing().clone());
-        let Applied { answer, standing, .. } = engine.apply(*id, start, event, patience).await?;
-        if let Some(standing) = standing.as_ref().filter(|standing| standing.record.fence == *fence) {
-            *self.standing() = standing.clone();
+        let start = Start::LastWritten(self.stored().clone());
+        let Applied { answer, stored, .. } = engine.apply(*id, start, event, patience).await?;
+        if let Some(stored) = stored.as_ref().filter(|stored| stored.record.fence == *fence) {
+            *self.stored() = stored.clone();
         }
-        Ok((answer, standing))
+        Ok((answer, stored))
     }
 
-    /// Logs that nothing of the work was sent.
+    /// Logs that the service got nothing of the request.
     #[cfg(feature = "http")]
     pub(crate) fn log_not_executed(&self, cause: &str) {
         self.log(|about| log::not_executed(about, cause));
     }
 
+    /// Logs a line about this operation, unless it is a shadow.
     pub(super) fn log(&self, line: impl FnOnce(log::About<'_>)) {
-        self.read(|record| line(log::About::new(self.0.id, Some(record))));
+        self.read(|record| {
+            let about = log::About::new(self.0.id, Some(record));
+            if !about.shadow {
+                line(about);
+            }
+        });
     }
 
-    /// Reads the record without a copy of all of it.
+    /// Reads from the record without a copy of it.
     pub(super) fn read<T>(&self, what: impl FnOnce(&Record) -> T) -> T {
-        what(&self.standing().record)
+        what(&self.stored().record)
     }
 
     /// The refusal that a retry gets while the record stands so.
@@ -152,9 +163,9 @@ impl Operation {
         self.read(|record| record.terms.lease)
     }
 
-    // A panic while the lock is held cannot leave a record half written: it is replaced whole.
-    fn standing(&self) -> MutexGuard<'_, Standing> {
-        self.0.standing.lock().unwrap_or_else(PoisonError::into_inner)
+    // A panic while the lock is held cannot leave half a record, because it is replaced as a whole.
+    fn stored(&self) -> MutexGuard<'_, StoredRecord> {
+        self.0.stored.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::observe::Observer;
-use super::shared::SharedCache;
+use super::shared_cache::SharedCache;
 use crate::event::{Event, Expiry, Moment, Step};
 use crate::machine;
 use crate::record::{Record, RecordFormat};

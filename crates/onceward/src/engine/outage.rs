@@ -1,4 +1,4 @@
-//! Whether the store answers, so that an outage is told when it begins and when it ends, and not once for each request.
+//! Whether the store answers, so that an outage is logged when it begins and when it ends, and not for each request.
 
 use std::collections::HashSet;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -9,47 +9,47 @@ use crate::RecordId;
 use crate::store::StoreError;
 use crate::time::{Instant, instant};
 
-/// An outage that lasts is told of again this often, for operators who look at the end of a log.
-const AGAIN_AFTER: Duration = Duration::from_secs(60);
-/// So many damaged records are told of once each. A store with more is lost as a whole.
-const TOLD_MAX: usize = 1024;
+/// A long outage is logged again this often, for operators who read the end of a log.
+const LOG_AGAIN_AFTER: Duration = Duration::from_secs(60);
+/// At most this many unreadable records are logged, once each. A store with more is damaged as a whole.
+const UNREADABLE_MAX: usize = 1024;
 
-/// What was asked of the store.
+/// The kind of a call of the store.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Call {
     Read,
     Write,
 }
 
-/// What was last seen of the store.
+/// The incidents of the store that are going on.
 #[derive(Default)]
 pub(super) struct Outages {
-    present: Mutex<Option<Outage>>,
-    /// Whether there is one. Read after every call.
-    away: AtomicBool,
-    damaged: Mutex<HashSet<RecordId>>,
-    /// Whether the store's clock is ahead.
-    suspended: AtomicBool,
+    current: Mutex<Option<Outage>>,
+    /// Whether there is an outage. Read after every call, without the lock.
+    is_away: AtomicBool,
+    unreadable: Mutex<HashSet<RecordId>>,
+    is_expiry_suspended: AtomicBool,
 }
 
 struct Outage {
     since: Instant,
-    /// The last failure. What comes after it may only be a time in which nothing was asked.
+    /// The last failure. The outage is reported to have ended here, because no call may have followed for a while.
     last: Instant,
-    told: Instant,
+    logged: Instant,
     failed: u64,
-    /// A disk that is full still answers reads, so a write that failed is answered by a write.
-    call: Call,
+    /// The kind of call that must succeed to end the outage. A full disk still answers reads, so after a failed write it is a
+    /// write.
+    ends_with: Call,
 }
 
 impl Outages {
-    // A panic while the lock is held leaves at worst a line untold.
-    fn present(&self) -> MutexGuard<'_, Option<Outage>> {
-        self.present.lock().unwrap_or_else(PoisonError::into_inner)
+    // A panic while the lock is held loses a log line at worst.
+    fn current(&self) -> MutexGuard<'_, Option<Outage>> {
+        self.current.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// What came of a call. What the store says about a single record is no outage.
-    pub(super) fn heard(&self, call: Call, error: Option<&StoreError>) {
+    /// Takes in the result of a call. An error about a single record is not an outage.
+    pub(super) fn observe_call(&self, call: Call, error: Option<&StoreError>) {
         match error {
             None | Some(StoreError::Unreadable { .. } | StoreError::Refused { .. }) => self.answered(call),
             Some(
@@ -63,21 +63,22 @@ impl Outages {
     /// A call failed, or its answer was lost.
     pub(super) fn failed(&self, call: Call, error: &StoreError) {
         let now = instant();
-        let mut present = self.present();
-        let first = present.is_none();
-        let outage = present.get_or_insert(Outage { since: now, last: now, told: now, failed: 0, call });
+        let mut current = self.current();
+        let first = current.is_none();
+        let outage =
+            current.get_or_insert(Outage { since: now, last: now, logged: now, failed: 0, ends_with: call });
         outage.failed += 1;
         outage.last = now;
         if call == Call::Write {
-            outage.call = call;
+            outage.ends_with = call;
         }
-        if !first && now.saturating_duration_since(outage.told) < AGAIN_AFTER {
+        if !first && now.saturating_duration_since(outage.logged) < LOG_AGAIN_AFTER {
             return;
         }
-        outage.told = now;
+        outage.logged = now;
         let (failed, since) = (outage.failed, now.saturating_duration_since(outage.since));
-        self.away.store(true, Ordering::Relaxed);
-        drop(present);
+        self.is_away.store(true, Ordering::Relaxed);
+        drop(current);
         tracing::error!(
             cause = error.to_string(),
             failed_calls = failed,
@@ -89,31 +90,31 @@ impl Outages {
 
     /// A call was answered.
     pub(super) fn answered(&self, call: Call) {
-        if !self.away.load(Ordering::Relaxed) {
+        if !self.is_away.load(Ordering::Relaxed) {
             return;
         }
-        let mut present = self.present();
-        let ended = present.take_if(|outage| call == Call::Write || outage.call == Call::Read);
+        let mut current = self.current();
+        let ended = current.take_if(|outage| call == Call::Write || outage.ends_with == Call::Read);
         let Some(Outage { since, last, failed, .. }) = ended else { return };
-        self.away.store(false, Ordering::Relaxed);
-        drop(present);
+        self.is_away.store(false, Ordering::Relaxed);
+        drop(current);
         let seconds = last.saturating_duration_since(since).as_secs();
         tracing::info!(failed_calls = failed, seconds, "the store answers again");
     }
 
-    /// Whether this record is seen to be unreadable for the first time.
-    pub(super) fn is_first_sight(&self, id: RecordId) -> bool {
-        let mut damaged = self.damaged.lock().unwrap_or_else(PoisonError::into_inner);
-        damaged.len() < TOLD_MAX && damaged.insert(id)
+    /// Whether this unreadable record was not reported before.
+    pub(super) fn is_first_report(&self, id: RecordId) -> bool {
+        let mut unreadable = self.unreadable.lock().unwrap_or_else(PoisonError::into_inner);
+        unreadable.len() < UNREADABLE_MAX && unreadable.insert(id)
     }
 
-    /// How far the store's clock is ahead of elapsed time, where expiry is suspended because of it.
-    pub(super) fn expiry(&self, ahead: Option<Duration>) {
-        let before = self.suspended.swap(ahead.is_some(), Ordering::Relaxed);
+    /// Takes in how far the store's clock is ahead of elapsed time, where expiry is suspended because of it.
+    pub(super) fn observe_expiry(&self, ahead: Option<Duration>) {
+        let before = self.is_expiry_suspended.swap(ahead.is_some(), Ordering::Relaxed);
         match ahead {
             Some(ahead) if !before => tracing::error!(
                 ahead_seconds = ahead.as_secs(),
-                next = "look at the clock of the store's machine: set it right if it is wrong, or restart if it was wrong before (in Rust: Engine::trust_clock)",
+                next = "check the clock of the store's machine: set it right if it is wrong, or restart if it was wrong before (in Rust: Engine::trust_clock)",
                 "nothing expires: the store's clock has jumped ahead, and keys must not be forgotten because of it"
             ),
             None if before => {

@@ -1,8 +1,8 @@
-//! Requests on routes that go through unprotected while the store is away.
+//! Requests on routes that may go through unprotected while the store is unavailable.
 //!
-//! Without the store, only this process can tell that a key is in use here. So such a request is entered before its claim is
-//! sent: while another one under the same key is under way, its claim may still reach the store and execute, and neither
-//! may go through beside it.
+//! Without the store, only this process knows that a key is in use. So such a request is registered before its claim is sent.
+//! While two requests under one key are under way, neither may go through unprotected, because the claim of the other one may
+//! still reach the store and execute.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -17,7 +17,7 @@ pub(crate) struct PassThrough(Mutex<HashMap<RecordId, Requests, FixedState>>);
 #[derive(Default)]
 struct Requests {
     entered: usize,
-    /// One of them goes through unprotected. It is the only one.
+    /// Whether one goes through unprotected. It is the only one then.
     unprotected: bool,
 }
 
@@ -33,7 +33,8 @@ impl PassThrough {
         Arc::new(Self(Mutex::new(HashMap::with_hasher(FixedState::with_seed(seed)))))
     }
 
-    /// Enters a request before it claims. Nothing where another one goes through unprotected: a claim could execute beside it.
+    /// Registers a request before its claim is sent. `None` where another one goes through unprotected, because a claim could
+    /// execute beside it.
     pub(crate) fn enter(self: &Arc<Self>, id: RecordId) -> Option<Entry> {
         let mut map = self.map();
         let requests = map.entry(id).or_default();
@@ -51,8 +52,8 @@ impl PassThrough {
 }
 
 impl Entry {
-    /// Whether the request may go through unprotected: only while no other one under its key is under way. If it may, no other
-    /// one enters until it has ended.
+    /// Whether the request may go through unprotected, which is while no other one under its key is under way. If it may,
+    /// [`PassThrough::enter`] refuses others until it has ended.
     pub(crate) fn may_pass(&self) -> bool {
         let mut map = self.all.map();
         let Some(requests) = map.get_mut(&self.id) else { return false };

@@ -5,14 +5,14 @@ use std::ops::Deref;
 use tracing::{Instrument as _, Span};
 
 use super::operate::Settled;
-use super::running::Kept;
+use super::running::StoredLate;
 use super::{EngineError, Operation, log};
 use crate::outcome::Outcome;
 
 /// The right, and the duty, to do the work once.
 ///
-/// It must be settled. Dropping it releases nothing, because the work may have been done: the lease lapses, and the outcome
-/// becomes unknown.
+/// It must be settled. Dropping it does not release the key, because the work may have been done: the lease lapses, and the
+/// outcome becomes unknown.
 #[derive(Debug)]
 #[must_use = "a reservation that is not settled becomes an unknown outcome when its lease lapses"]
 pub struct Reservation {
@@ -31,11 +31,12 @@ impl Reservation {
         Self { operation, duty: Duty::Open }
     }
 
-    /// Ends the tenure. A store that is away is asked again for as long as the engine's patience for it lasts; after that
-    /// an error is returned, and the settlement is tried on in the background: what was done must not be lost.
+    /// Stores the outcome and ends the tenure. A failing store is tried again for [`Limits::settle_patience`]; then the error is
+    /// returned, and the settlement is tried again in the background, because the outcome must not be lost.
     ///
-    /// Poll it to its end: a settlement whose future is dropped may not be stored, and the outcome is then unknown when the
-    /// lease lapses.
+    /// Poll the future to its end: if it is dropped, the outcome may not be stored, and becomes unknown when the lease lapses.
+    ///
+    /// [`Limits::settle_patience`]: super::Limits::settle_patience
     pub async fn settle(self, outcome: Outcome) -> Result<Settled, EngineError> {
         let operation = self.hand_over();
         let engine = operation.engine().clone();
@@ -44,7 +45,7 @@ impl Reservation {
         if let Err(error) = &settled {
             operation.log(|about| log::not_stored(about, error));
             let late = async move {
-                if engine.settle_late(&operation, outcome).await == Kept::Yes {
+                if engine.settle_late(&operation, outcome).await == StoredLate::Yes {
                     operation.log(log::stored_late);
                 }
             };

@@ -1,4 +1,4 @@
-//! Doing the work, in a task that outlives its caller.
+//! Runs the work, in a task that outlives its caller.
 
 use std::any::Any;
 use std::future::Future;
@@ -13,7 +13,7 @@ use tokio::sync::oneshot;
 use tracing::{Instrument as _, Span};
 
 use super::apply::Start;
-use super::attach::Wake;
+use super::attach::WakeOnDrop;
 use super::observe::Observation;
 use super::operate::{By, Settled};
 use super::operation::{Operation, Tenure};
@@ -25,10 +25,10 @@ use crate::outcome::{Outcome, Unsure};
 use crate::store::StoreError;
 use crate::time::{Instant, instant, sleep};
 
-/// One try to claim and run: there is an answer, or another execution is in progress and the work is handed back.
+/// The result of one try to claim and run: an answer, or a refusal because another execution is in progress, with the work.
 pub(super) type Try<W, T> = ControlFlow<(Ran, WorkValue<T>), (Refusal, W)>;
 
-type Answer<W, T> = oneshot::Sender<Result<Try<W, T>, EngineError>>;
+type AnswerSender<W, T> = oneshot::Sender<Result<Try<W, T>, EngineError>>;
 
 impl Inner {
     /// Claims and, if it may, executes in a task of its own: a caller that goes away cancels neither.
@@ -44,33 +44,33 @@ impl Inner {
         F: Future<Output = (Outcome, T)> + Send + 'static,
         T: Send + 'static,
     {
-        self.accepting()?;
+        self.check_accepting()?;
         let permit = self.permit(&self.executions, "executions", self.limits.executions)?;
         let (answer, answered) = oneshot::channel();
         let (inner, claim) = (self.clone(), claim.clone());
-        // Boxed here, because spawning moves what it is given several times, and this is some kilobytes.
+        // Boxed, because spawning moves the future several times, and it has some kilobytes.
         let work = Box::pin(async move {
-            // Always a new owner, whatever name the claim has: the work is detached, so a caller that asks again under its
-            // own name would get Execute while the work runs.
+            // A new owner, even if the claim names one: a named owner that claims again gets Execute, and the work is detached, so
+            // it could run twice at once.
             let owner = inner.instance.next_owner();
             match inner.claim(id, &claim, owner, first).await {
                 Ok(Claimed::Reserved(operation)) => {
-                    let (tenancy, wake) = inner.running.begin(id);
+                    let (local_tenure, wake) = inner.running.begin(id);
                     inner.execute(&operation, &claim, work, (wake, answer)).await;
-                    drop(tenancy);
+                    drop(local_tenure);
                 }
                 Ok(Claimed::Replay { reply, expires_at }) => {
-                    tell(answer, Ok(without_work(Ran::Replayed { reply, expires_at })));
+                    send(answer, Ok(without_work(Ran::Replayed { reply, expires_at })));
                 }
                 Ok(Claimed::Refused(refusal @ Refusal::InProgress { .. })) => {
-                    tell(answer, Ok(ControlFlow::Continue((refusal, work))));
+                    send(answer, Ok(ControlFlow::Continue((refusal, work))));
                 }
-                Ok(Claimed::Refused(refusal)) => tell(answer, Ok(without_work(Ran::Refused(refusal)))),
-                Err(error) => tell(answer, Err(error)),
+                Ok(Claimed::Refused(refusal)) => send(answer, Ok(without_work(Ran::Refused(refusal)))),
+                Err(error) => send(answer, Err(error)),
             }
             drop(permit);
         });
-        // Lines that are logged about the work name the request that it was begun for.
+        // In the caller's span, so that log lines about the work name its request.
         tokio::spawn(work.instrument(Span::current()));
         answered.await.unwrap_or(Err(EngineError::Stopping))
     }
@@ -80,7 +80,7 @@ impl Inner {
         operation: &Operation,
         claim: &Claim,
         work: W,
-        (wake, answer): (Wake, Answer<W, T>),
+        (wake, answer): (WakeOnDrop, AnswerSender<W, T>),
     ) where
         W: FnOnce(Operation) -> F,
         F: Future<Output = (Outcome, T)>,
@@ -92,7 +92,7 @@ impl Inner {
             return self.finish(operation, claim, (outcome, WorkValue::NotRun), (wake, answer)).await;
         }
         let owner = operation.clone();
-        // Panics are caught, so that the outcome is settled as unknown instead of waiting for the lease to lapse.
+        // A panic is caught, so that the outcome becomes unknown at once, and not when the lease lapses.
         let work = AssertUnwindSafe(async move { work(owner).await }).catch_unwind();
         let mut work = std::pin::pin!(work);
         let ended = match self.watch(operation, claim, work.as_mut()).await {
@@ -116,25 +116,26 @@ impl Inner {
         self.finish(operation, claim, ended, (wake, answer)).await;
     }
 
-    /// Settles, answers, and goes on trying to store what could not be stored in time: it must not be lost.
+    /// Settles and answers. An outcome that could not be stored in time is tried again after the answer, because it must not be
+    /// lost.
     async fn finish<W, T>(
         &self,
         operation: &Operation,
         claim: &Claim,
         (outcome, value): (Outcome, WorkValue<T>),
-        (wake, answer): (Wake, Answer<W, T>),
+        (wake, answer): (WakeOnDrop, AnswerSender<W, T>),
     ) {
         let ran = self.settle(operation, claim, outcome.clone()).await;
         let unsettled =
             matches!((&ran, &outcome), (Ran::Unknown(_), Outcome::Completed(_) | Outcome::Retryable(_)));
         drop(wake);
-        tell(answer, Ok(ControlFlow::Break((ran, value))));
-        if unsettled && self.settle_late(operation, outcome).await == Kept::Yes {
+        send(answer, Ok(ControlFlow::Break((ran, value))));
+        if unsettled && self.settle_late(operation, outcome).await == StoredLate::Yes {
             operation.log(log::stored_late);
         }
     }
 
-    /// Whether the claim is too old, or the engine too far in shutting down, for the work to begin.
+    /// Why the work must not begin: its claim is too old, or the engine was shut down.
     fn refuse_to_begin(&self, operation: &Operation) -> Option<&'static str> {
         if operation.begin_within().is_zero() {
             return Some("too much time had passed since the claim, so the work was not begun");
@@ -145,7 +146,7 @@ impl Inner {
         None
     }
 
-    /// Polls the work beside its timeout, its renewals and the engine's end.
+    /// Polls the work, its timeout, its renewals and the engine's shutdown.
     async fn watch<F, T>(&self, operation: &Operation, claim: &Claim, work: Pin<&mut F>) -> Watched<T>
     where
         F: Future<Output = Result<(Outcome, T), Box<dyn Any + Send>>>,
@@ -158,24 +159,24 @@ impl Inner {
         }
     }
 
-    /// The caller is answered that the outcome is unknown, and the work goes on: its late outcome settles the operation.
+    /// Answers the caller that the outcome is unknown, and lets the work go on. Its late outcome settles the operation.
     async fn answer_early<W, F, T>(
         self: &Arc<Self>,
         operation: &Operation,
         claim: &Claim,
         why: String,
-        (wake, answer): (Wake, Answer<W, T>),
+        (wake, answer): (WakeOnDrop, AnswerSender<W, T>),
         work: Pin<&mut F>,
     ) where
         F: Future<Output = Result<(Outcome, T), Box<dyn Any + Send>>>,
     {
         let ran = self.settle(operation, claim, Outcome::lost(why)).await;
         drop(wake);
-        tell(answer, Ok(ControlFlow::Break((ran, WorkValue::Unfinished))));
+        send(answer, Ok(ControlFlow::Break((ran, WorkValue::Unfinished))));
         tokio::select! {
             biased;
             ended = work => if let Ok((outcome, _)) = ended {
-                // Where it changes what was stored as unknown, applying it has logged that.
+                // If this changes the unknown outcome, `apply` has logged it.
                 self.settle_late(operation, self.within_limits(outcome)).await;
             },
             () = sleep(self.limits.linger) => {}
@@ -184,9 +185,9 @@ impl Inner {
     }
 
     async fn stopped(&self) {
-        // The sender lives in the engine itself, so this ends only when the engine is stopped.
+        // The sender is a field of `self`, so the channel is not closed here.
         let stopped = self.stop.subscribe().wait_for(|stage| *stage == Stage::Stopped).await.is_ok();
-        debug_assert!(stopped, "the engine outlives its own channel");
+        debug_assert!(stopped, "the channel was closed before the engine");
     }
 
     pub(super) fn within_limits(&self, outcome: Outcome) -> Outcome {
@@ -202,7 +203,7 @@ impl Inner {
         }
     }
 
-    /// Settles and turns what stands in the store into the caller's answer.
+    /// Settles, and makes the caller's answer from the record in the store.
     async fn settle(&self, operation: &Operation, claim: &Claim, outcome: Outcome) -> Ran {
         let why = match &outcome {
             Outcome::Completed(_) => String::new(),
@@ -217,11 +218,11 @@ impl Inner {
             Ok(Settled::Completed { reply, expires_at, by: By::This }) => Ran::Executed { reply, expires_at },
             Ok(Settled::Completed { reply, expires_at, .. }) => Ran::Replayed { reply, expires_at },
             Ok(Settled::Retryable) => Ran::Retryable(why),
-            // This attempt did nothing, but an earlier one may have: the caller gets what a retry would get.
+            // This attempt did nothing, but an earlier one may have. The caller gets what a retry would get.
             Ok(Settled::Unknown) if released => Ran::Refused(operation.refusal()),
             Ok(Settled::Unknown) => Ran::Unknown(why),
             Ok(Settled::Fenced) => self.answer_from_record(operation.id(), claim).await,
-            // Trying again would be refused again, and a lapse would forget that the work was done.
+            // Another try would be refused again, and if the lease lapsed, it would be forgotten that the work was done.
             Err(EngineError::Store(StoreError::Refused { reason })) if done => {
                 let why = format!("the work was done, but the store refused its reply: {reason}");
                 match operation
@@ -240,7 +241,7 @@ impl Inner {
         }
     }
 
-    /// An owner whose tenure is over answers from the record, as a retry would be answered, never from its own bytes.
+    /// The answer of an owner whose tenure is over: what a retry would get from the record, and never its own outcome.
     async fn answer_from_record(self: &Inner, id: RecordId, claim: &Claim) -> Ran {
         match self.peek(id, claim).await {
             Ok(Some(ran)) => ran,
@@ -251,25 +252,25 @@ impl Inner {
         }
     }
 
-    pub(super) async fn settle_late(&self, operation: &Operation, outcome: Outcome) -> Kept {
+    pub(super) async fn settle_late(&self, operation: &Operation, outcome: Outcome) -> StoredLate {
         let route = operation.read(|record| record.subject.route.clone());
         match operation.settle(outcome.clone(), self.limits.settle_give_up).await {
             Ok(settled @ (Settled::Completed { by: By::This, .. } | Settled::Retryable)) => {
                 self.observe_settled(&route, operation.id(), &settled);
-                Kept::Yes
+                StoredLate::Yes
             }
-            Ok(Settled::Completed { .. } | Settled::Unknown | Settled::Fenced) => Kept::No,
+            Ok(Settled::Completed { .. } | Settled::Unknown | Settled::Fenced) => StoredLate::No,
             Err(error) => {
                 operation.log(|about| log::never_stored(about, &outcome, &error));
-                Kept::No
+                StoredLate::No
             }
         }
     }
 }
 
-/// Whether the record has the outcome that was to be stored late.
+/// Whether a late settlement is in the record.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Kept {
+pub(super) enum StoredLate {
     Yes,
     No,
 }
@@ -281,13 +282,13 @@ enum Watched<T> {
     Stopped,
 }
 
-/// Renews for as long as the work may take, and returns when that is over, or the tenure. Work that ends within half a
-/// lease from its claim never renews. It waits for one time only, because every request does.
+/// Renews the lease until the timeout or the end of the tenure. Work that ends within half a lease from its claim never
+/// renews. A single timer serves the next renewal and the timeout, because every request pays for it.
 async fn renew_until_over<T>(operation: &Operation, timeout: Duration) -> Watched<T> {
     let deadline: Instant = instant() + timeout;
     // The record's own lease: a resumed operation keeps the one that it was claimed with.
     let lease = operation.lease();
-    // The lease has run since the claim was sent, and a slow store takes as long again to renew it.
+    // The lease began when the claim was sent. The other half of it is for a renewal by a slow store.
     let (mut pause, mut left) = ((lease / 2).saturating_sub(operation.age()), timeout);
     let mut failing = false;
     loop {
@@ -305,8 +306,8 @@ async fn renew_until_over<T>(operation: &Operation, timeout: Duration) -> Watche
         match renewed {
             Ok(Tenure::Held) => (pause, failing) = (lease / 2, false),
             Ok(Tenure::Over) => return Watched::Over,
-            // The store is away. It is asked again soon, because a quarter of the lease is left at most; if it lapses
-            // meanwhile the work goes on, and its outcome is settled by its fence.
+            // The store failed. It is tried again soon, because at most a quarter of the lease is left. If the lease lapses, the
+            // work goes on, and its outcome is settled with its fence.
             Err(error) => {
                 if !std::mem::replace(&mut failing, true) {
                     operation.log(|about| log::not_renewed(about, &error));
@@ -317,12 +318,12 @@ async fn renew_until_over<T>(operation: &Operation, timeout: Duration) -> Watche
     }
 }
 
-/// An answer to a caller whose work did not run.
+/// The answer for a caller whose work did not run.
 fn without_work<W, T>(ran: Ran) -> Try<W, T> {
     ControlFlow::Break((ran, WorkValue::NotRun))
 }
 
-fn tell<W, T>(answer: Answer<W, T>, what: Result<Try<W, T>, EngineError>) {
-    // A caller that has gone away gets its answer by retrying.
-    drop(answer.send(what));
+fn send<W, T>(answer: AnswerSender<W, T>, result: Result<Try<W, T>, EngineError>) {
+    // A caller that is gone gets its answer when it retries.
+    drop(answer.send(result));
 }

@@ -1,12 +1,12 @@
-//! Lapsed leases and expired records, looked for in small batches.
+//! Sweeps lapsed leases and expired records, in small batches.
 //!
-//! Sweeping is never needed for a right answer: a claim that meets a lapsed or expired record decides by itself. It
-//! keeps the store small, and logs unknown outcomes that no retry meets.
+//! No answer depends on it: a claim that finds a lapsed or expired record decides by itself. Sweeping keeps the store small,
+//! and logs unknown outcomes that no retry has found.
 
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
-use super::apply::{Patience, Standing, Start};
+use super::apply::{Patience, Start, StoredRecord};
 use super::observe::Observation;
 use super::options::Sweeping;
 use super::{Engine, EngineError, Inner, Stage, log};
@@ -15,15 +15,15 @@ use crate::event::{Answer, Event, Write};
 use crate::store::{Cursor, Due, Scan, Which};
 use crate::time::{instant, sleep};
 
-/// How often unknown shadows are looked for after the first time. This version leaves none, but an earlier one may share the
-/// store. Seldom, because every unknown outcome is looked at for it.
+/// How often unknown shadows are swept after the first time. This version leaves none, but an earlier one may share the store.
+/// The pause is long, because each sweep reads every unknown outcome.
 const SHADOWS_EVERY: Duration = Duration::from_secs(60 * 60);
 
 /// The result of one batch.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct SweepReport {
-    /// Records looked at.
-    pub looked_at: usize,
+    /// Records read.
+    pub examined: usize,
     /// Leases that had lapsed and are settled or unknown now.
     pub lapsed: usize,
     /// Records past their window that are gone or emptied now.
@@ -34,7 +34,7 @@ pub struct SweepReport {
 
 impl SweepReport {
     const fn add(&mut self, other: Self) {
-        self.looked_at += other.looked_at;
+        self.examined += other.examined;
         self.lapsed += other.lapsed;
         self.swept += other.swept;
         self.unreadable += other.unreadable;
@@ -42,12 +42,12 @@ impl SweepReport {
 }
 
 impl Engine {
-    /// Looks at every lapsed lease. Done in the background already; for tests and for operators in a hurry.
+    /// Sweeps every lapsed lease now. This also happens in the background.
     pub async fn sweep_leases(&self) -> Result<SweepReport, EngineError> {
         self.inner.sweep_all(Due::Leases).await
     }
 
-    /// Looks at every record past its window. Done in the background already.
+    /// Sweeps every record past its window now. This also happens in the background.
     pub async fn sweep_expired(&self) -> Result<SweepReport, EngineError> {
         self.inner.sweep_all(Due::Expired).await
     }
@@ -75,10 +75,10 @@ async fn keep_sweeping(inner: Weak<Inner>, due: Due, every: Duration) {
             continue;
         }
         (pause, after) = match inner.sweep(due, after).await {
-            // There is more, and the claims come first.
+            // A pause before the next batch leaves the store to claims.
             Ok((_, Some(next))) => (inner.sweeping.pause, Some(next)),
             Ok((_, None)) => {
-                // Only shadows are ended among the unknown.
+                // Among unknown outcomes, only shadows are swept.
                 if due == Due::Reconcile {
                     next_pass = instant() + SHADOWS_EVERY;
                 }
@@ -105,7 +105,7 @@ impl Inner {
         }
     }
 
-    /// One batch, and where the next begins: what may not be touched yet must not hide what comes after it.
+    /// Sweeps one batch, and returns where the next one begins. It goes on after records that are not due yet.
     async fn sweep(
         &self,
         due: Due,
@@ -116,20 +116,20 @@ impl Inner {
         let page = self.scan(scan).await?;
         let moment = self.store_clock.saw(page.now, sent);
         let suspended = moment.expiry_now < moment.now;
-        self.outages.expiry(suspended.then(|| moment.now.since(moment.expiry_now)));
+        self.outages.observe_expiry(suspended.then(|| moment.now.since(moment.expiry_now)));
         if due == Due::Expired && suspended {
             self.observe("", RecordId::IDENTITY, Observation::ExpirySuspended);
             return Ok((SweepReport::default(), None));
         }
         let event = Event::Sweep { expiry: self.sweeping.expiry };
-        let mut report = SweepReport { looked_at: page.entries.len(), ..SweepReport::default() };
+        let mut report = SweepReport { examined: page.entries.len(), ..SweepReport::default() };
         let mut spent = Vec::new();
         for entry in page.entries {
             let record = match entry.record {
                 Ok(record) => record,
                 Err(why) => {
                     self.observe("", entry.id, Observation::StoreError);
-                    if self.outages.is_first_sight(entry.id) {
+                    if self.outages.is_first_report(entry.id) {
                         log::unreadable(log::About::new(entry.id, None), &why);
                     }
                     report.unreadable += 1;
@@ -139,18 +139,18 @@ impl Inner {
             let step = (self.machine)(Some(&record), moment, &event);
             match step.write {
                 Write::Keep => {}
-                // Deleted together, each only if it is still the version that was judged.
+                // Deleted together, each only if it still has this version.
                 Write::Remove => spent.push((entry.id, entry.version)),
                 Write::Put(_) => {
-                    let standing = Standing { record: Arc::new(record), version: entry.version };
-                    let start = Start::Decided(standing, moment, step);
+                    let stored = StoredRecord { record: Arc::new(record), version: entry.version };
+                    let start = Start::Decided(stored, moment, step);
                     let patience = Patience::of_claim(self.store_clock.read(), self.limits.claim_patience);
                     match self.apply(entry.id, start, &event, patience).await.map(|done| done.answer) {
                         Ok(Answer::Lapsed) => report.lapsed += 1,
                         Ok(Answer::Swept) => report.swept += 1,
-                        // Another write was faster.
+                        // Another write came first.
                         Ok(_) => {}
-                        // One bad row must not hide those behind it; a store that is away fails the next call, too.
+                        // An unreadable row must not stop the batch. If the store is away, the next call fails as well.
                         Err(failed) => {
                             tracing::debug!(id = %entry.id, error = %failed.error, "a record was not swept");
                             report.unreadable += 1;

@@ -6,100 +6,101 @@ use std::time::Duration;
 use ::http::header::CONNECTION;
 use ::http::{HeaderMap, HeaderName, Method, request};
 
-use super::handled::How;
+use super::handled::Disposition;
 use super::header::IDEMPOTENCY_KEY;
-use super::layer::Shared;
+use super::layer::LayerState;
+use super::list_header::members;
+use super::percent::percent_decode;
 use super::policy::{Flavor, InProgress, KeyRule, Mode, Policy};
 use super::problem::{KeyFault, Problem};
 use super::routes::Found;
-use super::text::{members, percent_decode};
 use super::wellknown::{PAGE, STATUS};
 use crate::{Key, Observation, RecordId, Scope};
 
 /// What is to be done with a request.
 #[derive(Debug)]
 pub(super) enum Admission {
-    /// It is not protected. The name is that of its route.
-    Pass(Arc<str>, How),
-    /// It goes through, and what would have been done with it is counted.
-    Observe(Ticket),
+    /// It is not protected. Holds its route's name.
+    Pass(Arc<str>, Disposition),
+    /// It goes to the inner service, and what protection would have done is counted.
+    Observe(KeyedRequest),
     /// It asks for the published policy.
     Page,
-    /// It asks after a key of its own.
+    /// It asks for the state of one of its caller's keys.
     Status(Scope, Key),
-    /// It cannot be protected, and must not go through.
+    /// It cannot be protected, and must not go to the inner service.
     Refuse(Problem, Flavor, Arc<str>),
     /// It is protected.
-    Protect(Ticket),
+    Protect(KeyedRequest),
 }
 
-/// What protecting a request needs to know.
+/// What the head of a request with a key says, and the policy that it is under.
 #[derive(Debug)]
-pub(super) struct Ticket {
+pub(super) struct KeyedRequest {
     pub policy: Arc<Policy>,
     pub route: Arc<str>,
     pub scope: Scope,
     pub key: Key,
-    /// How long to wait for somebody else's execution.
+    /// How long to wait for the execution of another request with this key.
     pub attach: Duration,
 }
 
-pub(super) fn admit(shared: &Shared, request: &request::Parts) -> Admission {
+pub(super) fn admit(layer: &LayerState, request: &request::Parts) -> Admission {
     let (method, path) = (&request.method, request.uri.path());
-    if shared.routes.is_miscased(method) {
-        return Admission::Refuse(Problem::MethodMiscased, Flavor::Ietf, shared.routes.no_name().clone());
+    if layer.routes.is_miscased(method) {
+        return Admission::Refuse(Problem::MethodMiscased, Flavor::Ietf, layer.routes.no_name().clone());
     }
     if matches!(*method, Method::GET | Method::HEAD) && path.starts_with(PAGE) {
         if path == PAGE {
             return Admission::Page;
         }
         if let Some(key) = path.strip_prefix(STATUS) {
-            return status(shared, &request.headers, key);
+            return status(layer, &request.headers, key);
         }
     }
-    let Found { route, policy, .. } = shared.routes.find(method, path);
-    let Some(policy) = policy else { return Admission::Pass(route.clone(), How::Passed) };
-    match (ticket(shared, &request.headers, (route, policy)), policy.mode) {
-        (Ok(None), _) => Admission::Pass(route.clone(), How::Passed),
-        (Ok(Some(ticket)), Mode::Enforce) => Admission::Protect(ticket),
-        (Ok(Some(ticket)), Mode::Observe) => Admission::Observe(ticket),
+    let Found { route, policy, .. } = layer.routes.find(method, path);
+    let Some(policy) = policy else { return Admission::Pass(route.clone(), Disposition::Passed) };
+    match (keyed_request(layer, &request.headers, (route, policy)), policy.mode) {
+        (Ok(None), _) => Admission::Pass(route.clone(), Disposition::Passed),
+        (Ok(Some(keyed)), Mode::Enforce) => Admission::Protect(keyed),
+        (Ok(Some(keyed)), Mode::Observe) => Admission::Observe(keyed),
         (Err((problem, what)), mode) => {
-            shared.engine.note(route, RecordId::NONE, what);
+            layer.engine.note(route, RecordId::NONE, what);
             match mode {
                 Mode::Enforce => Admission::Refuse(problem, policy.flavor, route.clone()),
-                Mode::Observe => Admission::Pass(route.clone(), How::Observed),
+                Mode::Observe => Admission::Pass(route.clone(), Disposition::Observed),
             }
         }
     }
 }
 
-/// Nothing for a request without a key where none is required.
-fn ticket(
-    shared: &Shared,
+/// The key, scope and waiting time of a request. `None` for a request without a key where none is required.
+fn keyed_request(
+    layer: &LayerState,
     headers: &HeaderMap,
     (route, policy): (&Arc<str>, &Arc<Policy>),
-) -> Result<Option<Ticket>, (Problem, Observation)> {
+) -> Result<Option<KeyedRequest>, (Problem, Observation)> {
     let key = match (key_of(headers, policy), policy.key) {
         (Ok(Some(key)), _) => key,
         (Ok(None), KeyRule::Optional) => return Ok(None),
         (Ok(None), KeyRule::Required) => return Err((Problem::KeyMissing, Observation::KeyMissing)),
         (Err(fault), _) => return Err((Problem::KeyInvalid(fault), Observation::KeyInvalid)),
     };
-    let scope = scope(shared, headers).map_err(|problem| (problem, Observation::ScopeMissing))?;
+    let scope = scope(layer, headers).map_err(|problem| (problem, Observation::ScopeMissing))?;
     let scope = match policy.mode {
         Mode::Enforce => scope,
-        // Where no protected operation can meet it.
+        // A domain of its own, which no protected operation uses.
         Mode::Observe => scope.shadow(),
     };
     let attach = attach(policy, headers);
-    Ok(Some(Ticket { policy: policy.clone(), route: route.clone(), scope, key, attach }))
+    Ok(Some(KeyedRequest { policy: policy.clone(), route: route.clone(), scope, key, attach }))
 }
 
-/// Whose key it is. Where only the operator can help, the log says how; nothing of the request is in it.
-fn scope(shared: &Shared, headers: &HeaderMap) -> Result<Scope, Problem> {
-    shared.scope.scope_of(headers, shared.engine.secret()).map_err(|missing| {
-        if let Some(advice) = shared.advice.first_about(&missing) {
-            tracing::warn!("a keyed request has no usable scope (this is said once): {advice}");
+/// Whose key it is. Where only an operator can mend a missing scope, a warning says how. It has nothing of the request.
+fn scope(layer: &LayerState, headers: &HeaderMap) -> Result<Scope, Problem> {
+    layer.scope.scope_of(headers, layer.engine.secret()).map_err(|missing| {
+        if let Some(advice) = layer.advice.first_about(&missing) {
+            tracing::warn!("a keyed request has no usable scope (logged once): {advice}");
         }
         Problem::ScopeMissing(missing)
     })
@@ -123,7 +124,7 @@ fn attach(policy: &Policy, headers: &HeaderMap) -> Duration {
         name.trim().eq_ignore_ascii_case("wait").then(|| Duration::from_secs(seconds))
     });
     if policy.mode == Mode::Observe {
-        // Nobody waits for a shadow.
+        // The request goes through at once, so its shadow has nothing to wait for.
         return Duration::ZERO;
     }
     match (asked, policy.in_progress) {
@@ -133,10 +134,10 @@ fn attach(policy: &Policy, headers: &HeaderMap) -> Duration {
     }
 }
 
-/// Whoever asks after a key shows whose it is, as with every other request. What is no key was never used.
-fn status(shared: &Shared, headers: &HeaderMap, key: &str) -> Admission {
-    let refuse = |problem| Admission::Refuse(problem, Flavor::Ietf, shared.routes.no_name().clone());
-    let scope = match scope(shared, headers) {
+/// A caller is shown the state of keys in its own scope only. A malformed key was never used, so it is not found.
+fn status(layer: &LayerState, headers: &HeaderMap, key: &str) -> Admission {
+    let refuse = |problem| Admission::Refuse(problem, Flavor::Ietf, layer.routes.no_name().clone());
+    let scope = match scope(layer, headers) {
         Ok(scope) => scope,
         Err(problem) => return refuse(problem),
     };

@@ -1,4 +1,4 @@
-//! Warnings for operators about requests and answers that clients cannot mend.
+//! Warnings for operators about requests and answers that only a change of configuration or service can mend.
 
 use std::collections::HashSet;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use super::scope::ScopeMissing;
 
-/// Which advice was given. Each is given once, because a client must not be able to fill the log.
+/// Which warnings were logged. Each is logged once, because clients must not be able to fill the log.
 #[derive(Debug, Default)]
 pub(super) struct Advice {
     refreshable: AtomicBool,
@@ -20,9 +20,9 @@ const REFRESHABLE: &str = "its Authorization header holds a JSON Web Token, and 
 const CHANGING: &str = "its Authorization header is neither Basic nor Bearer with an opaque token, and under the scope rule authorization a retry that is signed anew would be a new operation. Let a proxy in front verify the credential and set a header, and use header:NAME with scope_verified = true (in Rust, ScopeRules::parse_verified)";
 
 impl Advice {
-    /// The advice about a refusal, if there is one and it was not given yet.
+    /// The advice about a missing scope, if there is any and it was not returned before.
     pub(super) fn first_about(&self, missing: &ScopeMissing) -> Option<&'static str> {
-        let (given, advice) = match missing {
+        let (logged, advice) = match missing {
             ScopeMissing::Refreshable => (&self.refreshable, REFRESHABLE),
             ScopeMissing::Changing => (&self.changing, CHANGING),
             ScopeMissing::Absent { .. }
@@ -31,7 +31,7 @@ impl Advice {
             | ScopeMissing::NotBasic
             | ScopeMissing::TooLong => return None,
         };
-        (!given.swap(true, Ordering::Relaxed)).then_some(advice)
+        (!logged.swap(true, Ordering::Relaxed)).then_some(advice)
     }
 
     /// Warns once per route that an answer had no length and ended with its connection.

@@ -10,14 +10,14 @@ use bytes::{Buf, Bytes, BytesMut};
 use http_body::{Body as HttpBody, Frame, SizeHint};
 use tokio::sync::oneshot;
 
-use super::held::Drawn;
+use super::body_budget::BudgetShare;
 use crate::engine::PassThroughEntry;
 use crate::time::sleep;
 
-/// A refusal reads this much of a body that nobody wants, so that the connection can be used again. It is what arrives
-/// in one or two round trips; more than that costs the server more than a new connection costs the client.
+/// A refusal reads and discards this much of a body, so that the connection can be used again. It is what arrives in one
+/// or two round trips; reading more costs the server more than a new connection costs the client.
 pub(super) const DRAIN_BYTES: usize = 64 * 1024;
-/// A refusal waits this long for such a body. It bounds what a slow sender can hold.
+/// A refusal waits this long for such a body, so that a slow sender cannot hold its connection for longer.
 pub(super) const DRAIN_WAIT: Duration = Duration::from_secs(1);
 
 pin_project_lite::pin_project! {
@@ -35,11 +35,11 @@ pin_project_lite::pin_project! {
     #[project = KindProjected]
     #[derive(Debug)]
     enum Kind<B> {
-        // In boxes is what seldom is: bodies are moved from hand to hand a dozen times.
-        Whole { data: Bytes, trailers: Option<Box<HeaderMap>>, drawn: Drawn },
+        // Rare parts are boxed, because a body is moved a dozen times.
+        Whole { data: Bytes, trailers: Option<Box<HeaderMap>>, share: BudgetShare },
         Passed { #[pin] body: B },
         Entered { #[pin] body: B, entry: Option<Arc<PassThroughEntry>> },
-        Copied { #[pin] body: B, copied: Box<Copied> },
+        Copied { #[pin] body: B, copy: Box<BodyCopy> },
     }
 }
 
@@ -48,22 +48,22 @@ impl<B> Body<B> {
         Self { kind: Kind::Passed { body } }
     }
 
-    /// Passes through, and keeps its request's entry until it has been read or dropped.
-    pub(super) fn entered(body: B, entry: Option<Arc<PassThroughEntry>>) -> Self {
+    /// Passes through, and keeps its request's pass-through entry until it has been read or dropped.
+    pub(super) fn with_entry(body: B, entry: Option<Arc<PassThroughEntry>>) -> Self {
         Self { kind: Kind::Entered { body, entry } }
     }
 
-    pub(super) fn whole(whole: Whole) -> Self {
-        Self::held(whole, Drawn::default())
+    pub(super) fn whole(whole: WholeBody) -> Self {
+        Self::with_share(whole, BudgetShare::default())
     }
 
-    /// A request's body, with the room that it takes until it is sent or dropped.
-    pub(super) fn held(whole: Whole, drawn: Drawn) -> Self {
-        Self { kind: Kind::Whole { data: whole.data, trailers: whole.trailers.map(Box::new), drawn } }
+    /// A request's body, which keeps its share of the budget until it is sent or dropped.
+    pub(super) fn with_share(whole: WholeBody, share: BudgetShare) -> Self {
+        Self { kind: Kind::Whole { data: whole.data, trailers: whole.trailers.map(Box::new), share } }
     }
 }
 
-/// A body that is there whole, for answers that a server around this layer gives itself.
+/// A whole body, for answers that a server around this layer makes itself.
 impl<B> From<Bytes> for Body<B> {
     fn from(data: Bytes) -> Self {
         Self::whole(data.into())
@@ -72,67 +72,72 @@ impl<B> From<Bytes> for Body<B> {
 
 impl<B: HttpBody> Body<B> {
     /// Passes through, and is copied on the way.
-    pub(super) fn copied(body: B, mut copied: Copied) -> Self {
+    pub(super) fn copied(body: B, mut copy: BodyCopy) -> Self {
         if body.is_end_stream() {
-            copied.end();
+            copy.finish();
         }
-        Self { kind: Kind::Copied { body, copied: Box::new(copied) } }
+        Self { kind: Kind::Copied { body, copy: Box::new(copy) } }
     }
 }
 
-/// The copy of a body that passes through. It is handed over at its end, and forgotten where it breaks off or does not fit.
+/// The copy of a body that passes through. It is sent to its receiver when the body ends, and dropped where the body breaks
+/// off or does not fit.
 #[derive(Debug)]
-pub(super) struct Copied {
+pub(super) struct BodyCopy {
     pieces: Vec<Bytes>,
     limit: usize,
     bytes: usize,
-    drawn: Drawn,
-    whole: Option<oneshot::Sender<(Whole, Drawn)>>,
+    share: BudgetShare,
+    receiver: Option<oneshot::Sender<(WholeBody, BudgetShare)>>,
 }
 
-impl Copied {
-    pub(super) fn new(limit: usize, drawn: Drawn, whole: oneshot::Sender<(Whole, Drawn)>) -> Self {
-        Self { pieces: Vec::new(), limit, bytes: 0, drawn, whole: Some(whole) }
+impl BodyCopy {
+    pub(super) fn new(
+        limit: usize,
+        share: BudgetShare,
+        receiver: oneshot::Sender<(WholeBody, BudgetShare)>,
+    ) -> Self {
+        Self { pieces: Vec::new(), limit, bytes: 0, share, receiver: Some(receiver) }
     }
 
     fn add(&mut self, data: &Bytes) {
-        if self.whole.is_none() {
+        if self.receiver.is_none() {
             return;
         }
         self.bytes = self.bytes.saturating_add(data.len());
-        if self.bytes > self.limit || self.drawn.reach(self.bytes).is_err() {
-            return self.forget();
+        if self.bytes > self.limit || self.share.grow_to(self.bytes).is_err() {
+            return self.abandon();
         }
         self.pieces.push(data.clone());
     }
 
-    fn forget(&mut self) {
-        self.whole = None;
+    fn abandon(&mut self) {
+        self.receiver = None;
         self.pieces = Vec::new();
-        self.drawn = Drawn::default();
+        self.share = BudgetShare::default();
     }
 
-    fn end(&mut self) {
-        if let Some(whole) = self.whole.take() {
+    fn finish(&mut self) {
+        if let Some(receiver) = self.receiver.take() {
             let data = match &self.pieces[..] {
                 [only] => only.clone(),
                 pieces => pieces.concat().into(),
             };
             self.pieces = Vec::new();
-            // Whoever wanted it may be gone.
-            drop(whole.send((data.into(), std::mem::take(&mut self.drawn))));
+            // The receiver may be gone.
+            drop(receiver.send((data.into(), std::mem::take(&mut self.share))));
         }
     }
 }
 
 /// A body that was read to its end.
 #[derive(Debug, Clone, Default)]
-pub(super) struct Whole {
+pub(super) struct WholeBody {
     pub data: Bytes,
     pub trailers: Option<HeaderMap>,
 }
 
-impl From<Bytes> for Whole {
+impl From<Bytes> for WholeBody {
     fn from(data: Bytes) -> Self {
         Self { data, trailers: None }
     }
@@ -152,23 +157,23 @@ impl<B: HttpBody> HttpBody for Body<B> {
             } else {
                 trailers.take().map(|trailers| Ok(Frame::trailers(*trailers)))
             }),
-            // Where the data are `Bytes` already, as with hyper and axum, this copies nothing.
+            // This copies nothing where the data are `Bytes` already, as they are with hyper and axum.
             KindProjected::Passed { body } | KindProjected::Entered { body, .. } => body
                 .poll_frame(context)
                 .map_ok(|frame| frame.map_data(|mut data| data.copy_to_bytes(data.remaining()))),
-            KindProjected::Copied { mut body, copied } => {
+            KindProjected::Copied { mut body, copy } => {
                 let frame = std::task::ready!(body.as_mut().poll_frame(context));
                 let frame = frame.map(|frame| {
                     frame.map(|frame| frame.map_data(|mut data| data.copy_to_bytes(data.remaining())))
                 });
                 match &frame {
-                    Some(Ok(frame)) => frame.data_ref().into_iter().for_each(|data| copied.add(data)),
-                    Some(Err(_)) => copied.forget(),
-                    None => copied.end(),
+                    Some(Ok(frame)) => frame.data_ref().into_iter().for_each(|data| copy.add(data)),
+                    Some(Err(_)) => copy.abandon(),
+                    None => copy.finish(),
                 }
-                // A reader that sees the end coming does not ask for it.
+                // A reader that checks `is_end_stream` does not poll for the end.
                 if body.is_end_stream() {
-                    copied.end();
+                    copy.finish();
                 }
                 Poll::Ready(frame)
             }
@@ -187,7 +192,7 @@ impl<B: HttpBody> HttpBody for Body<B> {
     fn size_hint(&self) -> SizeHint {
         match &self.kind {
             Kind::Whole { data, trailers: None, .. } => SizeHint::with_exact(data.len() as u64),
-            // Over HTTP/1 only a body whose length is not told can have trailers.
+            // Over HTTP/1 only a body without a declared length can have trailers.
             Kind::Whole { data, trailers: Some(_), .. } => {
                 let mut hint = SizeHint::new();
                 hint.set_lower(data.len() as u64);
@@ -200,50 +205,50 @@ impl<B: HttpBody> HttpBody for Body<B> {
     }
 }
 
-/// What came of reading a body.
+/// The result of reading a body.
 #[derive(Debug)]
-pub(super) enum Read {
+pub(super) enum ReadResult {
     /// All of it.
-    Whole(Whole),
+    Whole(WholeBody),
     /// It has more bytes than the limit; the rest was not read.
     TooLarge,
     /// It broke off.
     Broken,
-    /// There is no room to hold it.
-    NoRoom,
+    /// It does not fit the budget for bodies in memory.
+    BudgetExhausted,
 }
 
-/// Reads a body to its end, or to the limit. What announces more than the limit, or than there is room for, is not read at
-/// all.
-pub(super) async fn read<B: HttpBody>(body: B, limit: usize, drawn: &mut Drawn) -> Read {
+/// Reads a body to its end, or to a limit. A body that announces more than the limit, or than the budget has left, is not
+/// read at all.
+pub(super) async fn read<B: HttpBody>(body: B, limit: usize, share: &mut BudgetShare) -> ReadResult {
     let announced = usize::try_from(body.size_hint().lower()).unwrap_or(usize::MAX);
     if announced > limit {
-        return Read::TooLarge;
+        return ReadResult::TooLarge;
     }
-    if drawn.reach(announced).is_err() {
-        return Read::NoRoom;
+    if share.grow_to(announced).is_err() {
+        return ReadResult::BudgetExhausted;
     }
     let mut body = std::pin::pin!(body);
     let (mut first, mut more) = (Bytes::new(), BytesMut::new());
     let mut trailers: Option<HeaderMap> = None;
     loop {
-        // A body of endless empty pieces must not keep its task from anything else.
+        // A body of endless empty frames is always ready, and would not let other tasks run.
         tokio::task::consume_budget().await;
         let frame = match std::future::poll_fn(|context| body.as_mut().poll_frame(context)).await {
             None => break,
-            Some(Err(_)) => return Read::Broken,
+            Some(Err(_)) => return ReadResult::Broken,
             Some(Ok(frame)) => frame,
         };
         match frame.into_data() {
             Ok(mut data) => {
                 let bytes = first.len() + more.len() + data.remaining();
                 if bytes > limit {
-                    return Read::TooLarge;
+                    return ReadResult::TooLarge;
                 }
-                if drawn.reach(bytes).is_err() {
-                    return Read::NoRoom;
+                if share.grow_to(bytes).is_err() {
+                    return ReadResult::BudgetExhausted;
                 }
-                // Most bodies come in one piece, which is then kept as it is.
+                // Most bodies come in one frame, which is kept without a copy.
                 if first.is_empty() && more.is_empty() {
                     first = data.copy_to_bytes(data.remaining());
                 } else {
@@ -259,7 +264,7 @@ pub(super) async fn read<B: HttpBody>(body: B, limit: usize, drawn: &mut Drawn) 
         }
     }
     let data = if more.is_empty() { first } else { more.freeze() };
-    Read::Whole(Whole { data, trailers })
+    ReadResult::Whole(WholeBody { data, trailers })
 }
 
 /// Whether a connection can go on after a refusal.
@@ -267,11 +272,11 @@ pub(super) async fn read<B: HttpBody>(body: B, limit: usize, drawn: &mut Drawn) 
 pub(super) enum Drained {
     /// Nothing is left of the request.
     Empty,
-    /// Something is left, which could be mistaken for the next request.
+    /// Bytes are left, which could be mistaken for the next request.
     Rest,
 }
 
-/// Reads away what nobody wants, within limits.
+/// Reads and discards the body of a refused request, within limits of size and time.
 pub(super) async fn drain<B: HttpBody>(body: B) -> Drained {
     if body.is_end_stream() {
         return Drained::Empty;
@@ -283,7 +288,7 @@ pub(super) async fn drain<B: HttpBody>(body: B) -> Drained {
     }
 }
 
-/// Reads to the end, or to the limit, and keeps nothing.
+/// Reads a body to its end, or to a limit, and keeps nothing.
 async fn discard<B: HttpBody>(body: B, mut limit: usize) -> Drained {
     if body.size_hint().lower() > limit as u64 {
         return Drained::Rest;

@@ -1,4 +1,4 @@
-//! What becomes of an answer, and of no answer.
+//! What an answer, or an error in its place, means for the operation.
 
 use std::fmt;
 
@@ -7,26 +7,26 @@ use ::http::{HeaderMap, StatusCode};
 use super::header::OUTCOME;
 use super::policy::Policy;
 
-/// What an answer says about the operation.
+/// What an answer means for the operation.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Class {
-    /// It happened: the answer is stored and replayed.
+    /// The work was done: the answer is stored and replayed.
     Completed,
-    /// It did not happen: the same key may be tried again.
+    /// The work was not done: the same key may be tried again.
     Retryable,
-    /// Nobody can be sure.
+    /// The answer leaves open whether the work was done.
     Unknown,
 }
 
 impl Class {
-    /// The class of a whole answer: the inner service's own word, or what the policy says about its status.
+    /// The class of a whole answer: its `Onceward-Outcome`, or else the class that the policy gives its status.
     pub(super) fn of(policy: &Policy, status: StatusCode, headers: &HeaderMap) -> Self {
         let by_status = Self::of_status(policy, status);
-        // An interim status is no answer, so there is nothing that could be stored or passed on.
-        if status.is_informational() { by_status } else { Self::told(headers).unwrap_or(by_status) }
+        // An interim status is not an answer that could be stored or passed on, whatever its headers say.
+        if status.is_informational() { by_status } else { Self::from_header(headers).unwrap_or(by_status) }
     }
 
-    /// The class as `Onceward-Outcome` has it.
+    /// The class as a value of `Onceward-Outcome`.
     pub const fn name(self) -> &'static str {
         match self {
             Self::Completed => "completed",
@@ -35,7 +35,7 @@ impl Class {
         }
     }
 
-    /// The class of a status where the service says nothing itself.
+    /// The class that the policy gives a status.
     pub fn of_status(policy: &Policy, status: StatusCode) -> Self {
         if policy.retryable.contains(&status.as_u16()) {
             Self::Retryable
@@ -47,9 +47,9 @@ impl Class {
         }
     }
 
-    /// The service's own word, in whatever case. One that cannot be understood counts as none, because it may be of a later
-    /// version.
-    fn told(headers: &HeaderMap) -> Option<Self> {
+    /// The class that the service gave in `Onceward-Outcome`, in any case. An unknown value is ignored, because it may be one of
+    /// a later version.
+    fn from_header(headers: &HeaderMap) -> Option<Self> {
         let mut lines = headers.get_all(OUTCOME).iter();
         let (Some(word), None) = (lines.next(), lines.next()) else { return None };
         let word = word.as_bytes().trim_ascii();
@@ -57,16 +57,16 @@ impl Class {
         classes.into_iter().find(|class| word.eq_ignore_ascii_case(class.name().as_bytes()))
     }
 
-    /// Whether the service said something that counts as no word.
-    pub(super) fn is_misspoken(headers: &HeaderMap) -> bool {
-        headers.contains_key(OUTCOME) && Self::told(headers).is_none()
+    /// Whether the service sent an `Onceward-Outcome` that is ignored.
+    pub(super) fn has_invalid_header(headers: &HeaderMap) -> bool {
+        headers.contains_key(OUTCOME) && Self::from_header(headers).is_none()
     }
 }
 
-/// What an inner service's error says about the operation.
+/// What an inner service's error means for the operation.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Failure {
-    /// The request provably never reached whoever does the work, such as after a refused connection.
+    /// The request provably did not reach the code that does the work, such as after a refused connection.
     NotExecuted,
     /// It may have been executed; there was no answer in time.
     TimedOut,
@@ -74,13 +74,13 @@ pub enum Failure {
     Broken,
 }
 
-/// Says what an inner service's error means. Closures do, for errors that can be displayed.
+/// Classifies an inner service's errors. Implemented by closures, for errors that implement `Display`.
 pub trait OnError<E>: Send + Sync + 'static {
-    /// What the error says about the operation.
+    /// What the error means for the operation.
     fn failure(&self, error: &E) -> Failure;
 
-    /// The error in words, without keys, bodies and credentials. The record keeps them as the cause, up to 512 bytes, operators
-    /// are shown them, and they are logged. A closure, and [`Unsure`], take what the error displays.
+    /// The error in words, without keys, bodies and credentials. Up to 512 bytes of it are stored in the record as the cause,
+    /// shown to operators and logged. Closures and [`Unsure`] use the error's `Display`.
     fn words(&self, error: &E) -> String;
 }
 
@@ -98,7 +98,7 @@ where
     }
 }
 
-/// Every error leaves the outcome unknown, which is always safe.
+/// Treats every error as an unknown outcome, which is always safe.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct Unsure;
 
@@ -137,7 +137,7 @@ mod tests {
     }
 
     #[test]
-    fn the_services_own_word_wins_and_one_that_is_none_does_not_count() {
+    fn the_services_own_class_wins_and_an_invalid_one_is_ignored() {
         assert_eq!(class(500, &["retryable"]), Class::Retryable);
         assert_eq!(class(503, &["completed"]), Class::Completed);
         assert_eq!(class(200, &["unknown"]), Class::Unknown);

@@ -1,7 +1,7 @@
-//! Answers that end where their connection does.
+//! Answers that end with their connection.
 //!
 //! HTTP/1 lets a server leave out the length of an answer and close the connection at its end. If the server dies half-way,
-//! its connection is closed too, and the part looks like a whole answer. Stored, it would be replayed as one.
+//! its connection is closed as well, and the part looks like a whole answer. It would be stored and replayed as one.
 //!
 //! Only the HTTP client knows how an answer was framed, so an inner service that forwards requests over HTTP/1 marks such
 //! responses with [`EndsWithConnection`]. The layer then treats them as the route's [`CloseDelimited`] says.
@@ -9,14 +9,15 @@
 use ::http::header::{CONTENT_LENGTH, CONTENT_TYPE, TRANSFER_ENCODING};
 use ::http::{HeaderMap, Method, Response, StatusCode, Version};
 
-use super::text::members;
+use super::list_header::members;
 
-/// What an answer counts as that ends where its connection does.
+/// How to treat an answer that ends with its connection.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize), serde(rename_all = "snake_case"))]
 pub enum CloseDelimited {
-    /// As whole if its body is one JSON object or array with nothing after it, because no part of one is. Else its outcome
-    /// is unknown. So it is where a `Content-Type` names another format: the first line of a list of JSON texts is one, too.
+    /// As whole if its body is one JSON object or array with nothing after it, because a part of one is not. Otherwise its
+    /// outcome is unknown. A `Content-Type` must not name another format: in a sequence of JSON texts, the first line is a
+    /// whole document as well.
     #[default]
     Proven,
     /// As whole. An answer that was cut off is then stored and replayed.
@@ -26,7 +27,7 @@ pub enum CloseDelimited {
 }
 
 impl CloseDelimited {
-    /// Whether a body counts as all of the answer.
+    /// Whether the answer is taken for whole.
     pub(super) fn accepts(self, headers: &HeaderMap, body: &[u8]) -> bool {
         match self {
             Self::Proven => may_be_json(headers) && is_json_document(body),
@@ -36,13 +37,13 @@ impl CloseDelimited {
     }
 }
 
-/// Marks, among a response's extensions, an answer whose end is the end of its connection.
+/// A response extension that marks an answer which ends with its connection.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct EndsWithConnection;
 
 impl EndsWithConnection {
-    /// Marks a response if its framing says so. Call it with the response as the HTTP client read it, before any header is
-    /// removed, in every inner service that forwards requests to another server.
+    /// Marks a response whose framing ends with the connection. An inner service that forwards requests to another server
+    /// calls it with the response as its HTTP client read it, before any header is removed.
     ///
     /// ```
     /// use http::{Method, Response};
@@ -58,7 +59,8 @@ impl EndsWithConnection {
     }
 }
 
-/// RFC 9112, section 6.3. A transfer coding other than `chunked` alone has no end of its own, or one that nobody here reads.
+/// The rule of RFC 9112, section 6.3. A transfer coding other than `chunked` alone counts as close-delimited, because its end
+/// is not checked here.
 fn is_close_delimited<B>(method: &Method, response: &Response<B>) -> bool {
     let status = response.status();
     let bodiless = *method == Method::HEAD
@@ -76,7 +78,7 @@ fn is_close_delimited<B>(method: &Method, response: &Response<B>) -> bool {
     !headers.contains_key(CONTENT_LENGTH)
 }
 
-/// Whether the answer says that it is JSON, or nothing about what it is.
+/// Whether the content type is JSON, or there is none.
 fn may_be_json(headers: &HeaderMap) -> bool {
     headers.get_all(CONTENT_TYPE).iter().all(|value| {
         let essence = value.as_bytes().split(|byte| *byte == b';').next().unwrap_or_default().trim_ascii();

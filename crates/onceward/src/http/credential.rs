@@ -1,8 +1,8 @@
-//! What an Authorization header says about its caller, as far as that stays the same from try to try.
+//! The part of an Authorization header that stays the same in every retry.
 //!
-//! Most schemes sign each request or answer a challenge, so a retry carries another value. Under such a value the retry
-//! would be a new operation. Only `Bearer` with an opaque token and `Basic` repeat theirs, and everything else is refused,
-//! schemes that nobody here has heard of included.
+//! Most schemes sign each request or answer a challenge, so a retry carries another value, and would be a new operation if
+//! that value were hashed into the scope. Only `Bearer` with an opaque token and `Basic` repeat their value. Every other
+//! scheme is refused, unknown ones included.
 
 use std::borrow::Cow;
 
@@ -11,7 +11,7 @@ use base64::alphabet::URL_SAFE;
 use base64::engine::general_purpose::STANDARD;
 use base64::engine::{DecodePaddingMode, GeneralPurpose, GeneralPurposeConfig};
 
-/// Why a credential cannot name a tenant.
+/// Why a credential cannot identify a tenant.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Unusable {
     /// It is neither Basic nor Bearer with one token.
@@ -20,28 +20,28 @@ pub(super) enum Unusable {
     Refreshed,
 }
 
-/// The header's value in the one spelling that is hashed: `Bearer TOKEN` or `Basic TOKEN`. That is the spelling of nearly all
-/// clients, so that their values are hashed as they came.
-pub(super) fn stable(value: &[u8]) -> Result<Cow<'_, [u8]>, Unusable> {
+/// The header's value in its canonical spelling, `Bearer TOKEN` or `Basic TOKEN`. Nearly all clients send that spelling, so
+/// their values are not copied.
+pub(super) fn canonical(value: &[u8]) -> Result<Cow<'_, [u8]>, Unusable> {
     let (scheme, token) = parts(value);
-    let canonical: &[u8] = if scheme.eq_ignore_ascii_case(b"bearer") {
+    let prefix: &[u8] = if scheme.eq_ignore_ascii_case(b"bearer") {
         b"Bearer "
     } else if scheme.eq_ignore_ascii_case(b"basic") {
         b"Basic "
     } else {
         return Err(Unusable::Changing);
     };
-    // Parameters, and several credentials in one line, have other characters than a token.
+    // These characters separate parameters, or several credentials in one line. A token has none of them.
     if token.is_empty() || token.iter().any(|byte| matches!(byte, b' ' | b'\t' | b',' | b'"')) {
         return Err(Unusable::Changing);
     }
     if holds_jwt(token) || decoded(token).is_some_and(|inside| holds_jwt(&inside)) {
         return Err(Unusable::Refreshed);
     }
-    if value.strip_prefix(canonical) == Some(token) {
+    if value.strip_prefix(prefix) == Some(token) {
         return Ok(Cow::Borrowed(value));
     }
-    Ok(Cow::Owned([canonical, token].concat()))
+    Ok(Cow::Owned([prefix, token].concat()))
 }
 
 /// The user name of HTTP Basic, if there is one.
@@ -69,7 +69,7 @@ fn parts(value: &[u8]) -> (&[u8], &[u8]) {
     (scheme, rest.trim_ascii())
 }
 
-/// Takes what JWT libraries take, and more: with padding or without, and with bits to spare at the end.
+/// Accepts everything that JWT libraries accept, and more: optional padding, and bits left over at the end.
 const LENIENT: GeneralPurpose = GeneralPurpose::new(
     &URL_SAFE,
     GeneralPurposeConfig::new()
@@ -77,7 +77,7 @@ const LENIENT: GeneralPurpose = GeneralPurpose::new(
         .with_decode_padding_mode(DecodePaddingMode::Indifferent),
 );
 
-/// What base64 says, in either alphabet, with padding or without. Only looked into: no tenant is named by it.
+/// Decodes base64 in either alphabet, with or without padding. The result is only searched for tokens, and not hashed.
 fn decoded(text: &[u8]) -> Option<Vec<u8>> {
     let mut text: Vec<u8> = text
         .iter()
@@ -88,31 +88,32 @@ fn decoded(text: &[u8]) -> Option<Vec<u8>> {
             other => *other,
         })
         .collect();
-    // A single character more than whole groups of four holds no byte.
+    // One character after the last group of four holds less than a byte.
     if text.len() % 4 == 1 {
         text.pop();
     }
     LENIENT.decode(text).ok()
 }
 
-/// How many names in front of a token are looked behind. Each look reads the rest of the text, which any client can make long.
-const MAX_NAMES: usize = 8;
+/// How many `name=` prefixes are skipped in search of a token. Each one reads the rest of the text, and clients choose how
+/// long that is.
+const NAMES_MAX: usize = 8;
 
-/// Whether a JSON Web Token stands anywhere in a text: alone, as a password, after `Bearer` or `token=`.
+/// Whether a text contains a JSON Web Token: alone, as a password, after `Bearer` or `token=`.
 fn holds_jwt(text: &[u8]) -> bool {
     let token = |byte: &u8| byte.is_ascii_alphanumeric() || b"-_+/=.~".contains(byte);
     let mut words = text.split(|byte| !token(byte));
     words.any(|word| {
-        // After a name and `=`, which is padding as well.
+        // A name ends with `=`, unless that is padding.
         let ends = |pair: &&[u8]| pair[0] == b'=' && pair[1] != b'=';
         let places = word.windows(2).enumerate().filter(|(_, pair)| ends(pair)).map(|(place, _)| place + 1);
-        is_jwt(word) || places.take(MAX_NAMES).any(|place| is_jwt(&word[place..]))
+        is_jwt(word) || places.take(NAMES_MAX).any(|place| is_jwt(&word[place..]))
     })
 }
 
 /// Three or five base64 parts, of which the first is a JSON object. No opaque token begins like that.
 fn is_jwt(token: &[u8]) -> bool {
-    // What a selective disclosure JWT discloses stands after a tilde.
+    // A selective disclosure JWT has its disclosures after a tilde.
     let token = token.split(|byte| *byte == b'~').next().unwrap_or_default();
     let base64 = |byte: &u8| byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'_' | b'+' | b'/' | b'=');
     let parts: Vec<&[u8]> = token.split(|byte| *byte == b'.').collect();
@@ -135,7 +136,7 @@ mod tests {
     use super::*;
 
     fn spelt(value: &str) -> Result<String, Unusable> {
-        stable(value.as_bytes()).map(|found| String::from_utf8(found.into_owned()).unwrap())
+        canonical(value.as_bytes()).map(|found| String::from_utf8(found.into_owned()).unwrap())
     }
 
     #[test]
@@ -143,8 +144,8 @@ mod tests {
         for value in ["Bearer sk_1", "bearer sk_1", "BEARER  sk_1", "Bearer\t sk_1"] {
             assert_eq!(spelt(value), Ok("Bearer sk_1".to_owned()), "{value:?}");
         }
-        assert!(matches!(stable(b"Bearer sk_1"), Ok(Cow::Borrowed(b"Bearer sk_1"))));
-        assert!(matches!(stable(b"Basic YTpi"), Ok(Cow::Borrowed(b"Basic YTpi"))));
+        assert!(matches!(canonical(b"Bearer sk_1"), Ok(Cow::Borrowed(b"Bearer sk_1"))));
+        assert!(matches!(canonical(b"Basic YTpi"), Ok(Cow::Borrowed(b"Basic YTpi"))));
         assert_eq!(spelt("bAsIc   YTpi"), Ok("Basic YTpi".to_owned()));
         assert_ne!(spelt("Bearer SK_1"), spelt("Bearer sk_1"));
         assert_ne!(spelt("Basic YTpi"), spelt("Bearer YTpi"));
@@ -188,15 +189,15 @@ mod tests {
     }
 
     #[test]
-    fn a_token_is_looked_for_behind_a_bounded_number_of_names() {
+    fn a_token_is_searched_behind_a_bounded_number_of_names() {
         let token = "eyJhbGciOiJIUzI1NiJ9.eyJzdWIiOiIxIn0.c2ln";
         let behind = |names: usize| spelt(&format!("Bearer {}{token}", "a=".repeat(names)));
-        assert_eq!(behind(MAX_NAMES), Err(Unusable::Refreshed));
-        assert!(behind(MAX_NAMES + 1).is_ok());
+        assert_eq!(behind(NAMES_MAX), Err(Unusable::Refreshed));
+        assert!(behind(NAMES_MAX + 1).is_ok());
     }
 
     #[test]
-    fn what_only_looks_a_little_like_a_json_web_token_is_opaque() {
+    fn a_token_that_only_resembles_a_json_web_token_is_opaque() {
         for token in
             ["sk_live.with.dots", "eyJustAKey", "eyJh.a", "eyJh.a.b.c", "eyJh.a!.b", "abc.def.ghi", "1|x~y"]
         {

@@ -1,29 +1,29 @@
 //! Content codings: which stored answers a client can read, after RFC 9110, section 12.5.3.
 //!
-//! The layer decodes and encodes nothing, so whatever describes an answer's bytes (`ETag`, `Digest`, `Content-MD5`) stays
-//! true. Instead it asks the inner service for answers without a coding, which every client can read, and gives an answer
-//! that has one all the same only to clients that accept it.
+//! The layer neither decodes nor encodes, so headers that describe an answer's bytes (`ETag`, `Digest`, `Content-MD5`) stay
+//! true. It asks the inner service for answers without a coding, which every client can read. An answer that has one all
+//! the same is replayed only to clients that accept it.
 
 use ::http::header::{ACCEPT_ENCODING, CONTENT_ENCODING};
 use ::http::{HeaderMap, HeaderValue};
 
-use super::text::members_of;
+use super::list_header::members_of;
 use crate::Reply;
 
-/// What the inner service is asked for under a key: an answer that can be replayed to every client.
+/// The `Accept-Encoding` that the inner service gets under a key: it asks for an answer that every client can read.
 pub(super) const IDENTITY: HeaderValue = HeaderValue::from_static("identity");
 
 /// The content codings that a client accepts: the lines of its `Accept-Encoding`.
 #[derive(Debug)]
-pub(super) struct Accepted(Vec<HeaderValue>);
+pub(super) struct AcceptedEncodings(Vec<HeaderValue>);
 
-impl Accepted {
-    pub(super) fn by(headers: &HeaderMap) -> Self {
+impl AcceptedEncodings {
+    pub(super) fn of(headers: &HeaderMap) -> Self {
         Self(headers.get_all(ACCEPT_ENCODING).iter().cloned().collect())
     }
 
     /// The first coding of a stored answer that the client does not accept.
-    pub(super) fn refuses<'a>(&self, reply: &'a Reply) -> Option<&'a str> {
+    pub(super) fn first_refused<'a>(&self, reply: &'a Reply) -> Option<&'a str> {
         if reply.body.is_empty() {
             return None;
         }
@@ -33,8 +33,8 @@ impl Accepted {
         codings.find(|coding| !self.accepts(coding))
     }
 
-    /// A client that says nothing accepts everything. An answer without a coding is never refused: where a client excludes
-    /// `identity` and there is nothing else, an answer is worth more than none.
+    /// A client without the header accepts everything. `identity` is accepted even where the client excludes it, because
+    /// there is no other form of the answer to give.
     fn accepts(&self, coding: &str) -> bool {
         let coding = canonical(coding);
         self.0.is_empty()
@@ -42,7 +42,7 @@ impl Accepted {
             || self.lists(coding).or_else(|| self.lists("*")).unwrap_or(false)
     }
 
-    /// Whether a name is listed with a weight above zero. Nothing where it is not listed.
+    /// Whether a name is listed with a weight above zero. `None` where it is not listed.
     fn lists(&self, name: &str) -> Option<bool> {
         let listed = members_of(self.0.iter().map(HeaderValue::as_bytes)).filter_map(|member| {
             let (coding, weight) = member.split_once(';').unwrap_or((member, ""));
@@ -81,7 +81,7 @@ mod tests {
             .iter()
             .map(|coding| ("content-encoding".to_owned(), (*coding).to_owned().into()))
             .collect();
-        Accepted::by(&headers).refuses(&reply).map(str::to_owned)
+        AcceptedEncodings::of(&headers).first_refused(&reply).map(str::to_owned)
     }
 
     #[test]
@@ -118,7 +118,7 @@ mod tests {
         let mut empty = Reply::new("");
         empty.headers = vec![("content-encoding".to_owned(), "br".into())];
         let headers = HeaderMap::from_iter([(ACCEPT_ENCODING, HeaderValue::from_static("gzip"))]);
-        assert_eq!(Accepted::by(&headers).refuses(&empty), None);
+        assert_eq!(AcceptedEncodings::of(&headers).first_refused(&empty), None);
     }
 
     #[test]

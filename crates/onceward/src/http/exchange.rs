@@ -8,46 +8,46 @@ use ::http::{HeaderMap, HeaderValue, Request, Response, Version, request};
 use http_body::Body as HttpBody;
 use tower_service::Service;
 
-use super::admit::Ticket;
-use super::body::{Body, Read, Whole, read};
+use super::admit::KeyedRequest;
+use super::body::{Body, ReadResult, WholeBody, read};
+use super::body_budget::BudgetShare;
 use super::classify::OnError;
-use super::encoding::Accepted;
+use super::encoding::AcceptedEncodings;
 use super::execute::FirstAnswer;
-use super::handled::{Handled, How};
+use super::handled::{Disposition, Handled};
 use super::header::STORE;
-use super::held::Drawn;
-use super::layer::Shared;
+use super::layer::LayerState;
 use super::policy::InProgress;
-use super::problem::{Answerless, Problem};
-use super::unprotected::{Envelope, pass};
+use super::problem::{AnswerFault, Problem};
+use super::unprotected::{Envelope, send_unprotected};
 use super::{operation_headers, reply};
 use crate::engine::WorkValue;
 use crate::fingerprint::{Headers, Parts};
 use crate::time::sleep;
 use crate::{Claim, Observation, Ran, RecordId};
 
-/// Everything that one protected request needs besides itself.
+/// What handling one keyed request needs besides the request's head and body.
 pub(super) struct Exchange<C> {
-    pub shared: Arc<Shared>,
+    pub layer: Arc<LayerState>,
     pub on_error: Arc<C>,
-    pub ticket: Arc<Ticket>,
+    pub keyed: Arc<KeyedRequest>,
 }
 
 impl<C> Clone for Exchange<C> {
     fn clone(&self) -> Self {
-        let Self { shared, on_error, ticket } = self;
-        Self { shared: shared.clone(), on_error: on_error.clone(), ticket: ticket.clone() }
+        let Self { layer, on_error, keyed } = self;
+        Self { layer: layer.clone(), on_error: on_error.clone(), keyed: keyed.clone() }
     }
 }
 
-/// No registered content coding has a longer name; the rest is cut off.
+/// No registered content coding has a longer name. A longer one is cut off in a problem's detail.
 const CODING_CHARS: usize = 32;
 
 impl<C> Exchange<C> {
-    /// Answers the client. May be dropped at any time: what has begun goes on.
+    /// Answers the client. The future may be dropped at any time: work that has begun goes on.
     pub(super) async fn answer<S, B, R>(
         self,
-        mut inner: S,
+        inner: S,
         parts: request::Parts,
         body: B,
     ) -> Result<Response<Body<R>>, S::Error>
@@ -59,36 +59,21 @@ impl<C> Exchange<C> {
         B: HttpBody + Send + 'static,
         R: HttpBody + Send + 'static,
     {
-        let ticket = &self.ticket;
-        let id = self.shared.engine.id_of(&ticket.scope, &ticket.key);
-        let (response, how) = self.respond(id, &mut inner, parts, body).await?;
-        Ok(Handled { route: ticket.route.clone(), how, operation: Some(id) }.mark(response))
-    }
-
-    async fn respond<S, B, R>(
-        &self,
-        id: RecordId,
-        inner: &mut S,
-        parts: request::Parts,
-        body: B,
-    ) -> Result<(Response<Body<R>>, How), S::Error>
-    where
-        S: Service<Request<Body<B>>, Response = Response<R>> + Clone + Send + 'static,
-        S::Future: Send + 'static,
-        S::Error: Send + 'static,
-        C: OnError<S::Error>,
-        B: HttpBody + Send + 'static,
-        R: HttpBody + Send + 'static,
-    {
+        let id = self.layer.engine.id_of(&self.keyed.scope, &self.keyed.key);
+        let handled =
+            |disposition| Handled { route: self.keyed.route.clone(), disposition, operation: Some(id) };
         let method = parts.method.clone();
-        let whole = |(response, how)| Ok((reply::to(&method, response).map(Body::whole), how));
-        let mut drawn = self.shared.room.open();
-        let body = match self.read(body, &mut drawn).await {
+        let whole = |(response, disposition)| {
+            let response = reply::for_method(&method, response);
+            Ok(handled(disposition).mark(response.map(Body::whole)))
+        };
+        let mut share = self.layer.body_budget.empty_share();
+        let body = match self.read(body, &mut share).await {
             Ok(mut body) => {
                 body.trailers.iter_mut().for_each(operation_headers::remove);
                 body
             }
-            Err(problem) => return whole(self.unread(parts.version, problem)),
+            Err(problem) => return whole(self.refused_unread(parts.version, problem)),
         };
         let Some(claim) = self.claim(&parts, &body) else {
             return whole(self.refused(&Problem::StoreUnavailable));
@@ -97,63 +82,63 @@ impl<C> Exchange<C> {
             Ok(entry) => entry,
             Err(problem) => return whole(self.refused(&problem)),
         };
-        let accepted = Accepted::by(&parts.headers);
-        let mut request = Request::from_parts(parts, Body::held(body, drawn));
-        // It was met here, when the body was read.
+        let accepted = AcceptedEncodings::of(&parts.headers);
+        let mut request = Request::from_parts(parts, Body::with_share(body, share));
+        // `100-continue` was answered when the body was read.
         request.headers_mut().remove(EXPECT);
         let envelope = Envelope::new(request);
         let work = {
             let (exchange, inner) = (self.clone(), inner.clone());
             let (envelope, entry) = (envelope.clone(), entry.clone());
             move |operation| async move {
-                let _under_way = entry;
+                let _entry = entry;
                 exchange.execute(inner, &operation, &envelope).await
             }
         };
-        // Pinned before it is handed on, which would move it otherwise.
-        let run = std::pin::pin!(self.shared.engine.run_with(id, claim, work));
-        let Some(ran) = self.within(run).await else {
+        // Pinned here, because passing it on unpinned would move some kilobytes.
+        let run = std::pin::pin!(self.layer.engine.run_with(id, claim, work));
+        let Some(ran) = self.within_response_time(run).await else {
             return whole(self.unanswered(&Problem::StillWorking));
         };
         match ran {
             Ok((ran, first)) => whole(self.answer_for(ran, first, &accepted)),
             Err(error) => match envelope.take() {
-                // The work has sent it, and then could not say what came of it.
-                None => whole(self.unanswered(&Problem::NoWholeAnswer(Answerless::Broken))),
-                Some(_) if !self.passes_on(id, &error, entry.as_deref()) => {
+                // The work has sent the request, and its outcome was lost.
+                None => whole(self.unanswered(&Problem::NoWholeAnswer(AnswerFault::Broken))),
+                Some(_) if !self.may_go_unprotected(id, &error, entry.as_deref()) => {
                     whole(self.refused(&Problem::StoreUnavailable))
                 }
                 Some(request) => {
-                    let mut response = pass(inner.clone(), request, entry).await?;
+                    let mut response = send_unprotected(inner, request, entry).await?;
                     response.headers_mut().insert(STORE, HeaderValue::from_static("unavailable"));
-                    Ok((response, How::Unprotected))
+                    Ok(handled(Disposition::Unprotected).mark(response))
                 }
             },
         }
     }
 
-    /// The request's body, in time and within limits. Nothing is reserved before it is there.
-    async fn read<B: HttpBody>(&self, body: B, drawn: &mut Drawn) -> Result<Whole, Problem> {
-        let (limit, patience) = (self.ticket.policy.max_request_body, self.shared.body_patience);
+    /// Reads the request's body, within the limits of time, size and memory. Nothing is claimed before it is whole.
+    async fn read<B: HttpBody>(&self, body: B, share: &mut BudgetShare) -> Result<WholeBody, Problem> {
+        let (limit, patience) = (self.keyed.policy.max_request_body, self.layer.body_patience);
         let read = tokio::select! {
             biased;
-            read = read(body, limit, drawn) => read,
+            read = read(body, limit, share) => read,
             () = sleep(patience) => return Err(Problem::RequestSlow { patience }),
         };
         match read {
-            Read::Whole(body) => Ok(body),
-            Read::TooLarge => Err(Problem::RequestTooLarge { limit }),
-            Read::Broken => Err(Problem::RequestBroken),
-            Read::NoRoom => Err(Problem::NoRoom),
+            ReadResult::Whole(body) => Ok(body),
+            ReadResult::TooLarge => Err(Problem::RequestTooLarge { limit }),
+            ReadResult::Broken => Err(Problem::RequestBroken),
+            ReadResult::BudgetExhausted => Err(Problem::BodyBudgetExhausted),
         }
     }
 
     pub(super) fn note(&self, id: RecordId, what: Observation) {
-        self.shared.engine.note(&self.ticket.route, id, what);
+        self.layer.engine.note(&self.keyed.route, id, what);
     }
 
-    pub(super) fn claim(&self, parts: &request::Parts, body: &Whole) -> Option<Claim> {
-        let Ticket { policy, route, scope, key, attach } = &*self.ticket;
+    pub(super) fn claim(&self, parts: &request::Parts, body: &WholeBody) -> Option<Claim> {
+        let KeyedRequest { policy, route, scope, key, attach } = &*self.keyed;
         let fingerprint = policy.fingerprint.fingerprint(&Parts {
             method: parts.method.as_str(),
             path: parts.uri.path(),
@@ -163,7 +148,7 @@ impl<C> Exchange<C> {
         });
         let claim = policy.claim((scope.clone(), key.clone()), fingerprint, route, *attach);
         let claim = claim.map(|claim| claim.request_line(parts.method.as_str(), parts.uri.path()));
-        // The same call was made with the same settings when the layer was made.
+        // `Routes` made a claim with the same settings when it checked the policy.
         let refused = |error: &crate::claim::ClaimError| {
             tracing::error!(
                 cause = %error,
@@ -173,9 +158,9 @@ impl<C> Exchange<C> {
         claim.inspect_err(refused).ok()
     }
 
-    /// Keeps the client no longer than the route allows. Nothing where it was kept that long.
-    async fn within<T>(&self, run: impl Future<Output = T>) -> Option<T> {
-        let policy = &self.ticket.policy;
+    /// Awaits `run` for as long as the route keeps its clients waiting. `None` where that time is over first.
+    async fn within_response_time<T>(&self, run: impl Future<Output = T>) -> Option<T> {
+        let policy = &self.keyed.policy;
         if policy.respond_within >= policy.timeout {
             return Some(run.await);
         }
@@ -186,44 +171,44 @@ impl<C> Exchange<C> {
         }
     }
 
-    pub(super) fn problem_response(&self, problem: &Problem) -> Response<Whole> {
-        problem.response(self.ticket.policy.flavor, &self.shared.links)
+    pub(super) fn problem_response(&self, problem: &Problem) -> Response<WholeBody> {
+        problem.response(self.keyed.policy.flavor, &self.layer.links)
     }
 
-    fn refused(&self, problem: &Problem) -> (Response<Whole>, How) {
-        (self.problem_response(problem), How::Refused(problem.code()))
+    fn refused(&self, problem: &Problem) -> (Response<WholeBody>, Disposition) {
+        (self.problem_response(problem), Disposition::Refused(problem.code()))
     }
 
-    fn unanswered(&self, problem: &Problem) -> (Response<Whole>, How) {
-        (self.problem_response(problem), How::Unanswered(problem.code()))
+    fn unanswered(&self, problem: &Problem) -> (Response<WholeBody>, Disposition) {
+        (self.problem_response(problem), Disposition::Unanswered(problem.code()))
     }
 
-    /// A refusal of a request of which something was left unread.
-    fn unread(&self, version: Version, problem: Problem) -> (Response<Whole>, How) {
-        let (mut response, how) = self.refused(&problem);
+    /// Refuses a request whose body was not read to its end. Over HTTP/1 its connection cannot be used again.
+    fn refused_unread(&self, version: Version, problem: Problem) -> (Response<WholeBody>, Disposition) {
+        let (mut response, disposition) = self.refused(&problem);
         if version <= Version::HTTP_11 {
             response.headers_mut().insert(CONNECTION, HeaderValue::from_static("close"));
         }
-        (response, how)
+        (response, disposition)
     }
 
-    /// The client's answer: from what is stored, and from what its own execution saw.
+    /// Chooses the client's answer: the one of its own execution, the stored one, or a problem.
     fn answer_for(
         &self,
         ran: Ran,
         first: WorkValue<FirstAnswer>,
-        accepted: &Accepted,
-    ) -> (Response<Whole>, How) {
-        let policy = &self.ticket.policy;
+        accepted: &AcceptedEncodings,
+    ) -> (Response<WholeBody>, Disposition) {
+        let policy = &self.keyed.policy;
         match (ran, first) {
             (Ran::Executed { expires_at, .. }, WorkValue::Returned(Ok(first))) => {
-                (reply::executed(*first, expires_at), How::Executed)
+                (reply::executed(*first, expires_at), Disposition::Executed)
             }
             (Ran::Executed { reply, expires_at }, _) => {
-                (reply::executed(reply::restore(&reply), expires_at), How::Executed)
+                (reply::executed(reply::restore(&reply), expires_at), Disposition::Executed)
             }
-            (Ran::Replayed { reply, expires_at }, _) => match accepted.refuses(&reply) {
-                None => (reply::replayed(&reply, policy.flavor, expires_at), How::Replayed),
+            (Ran::Replayed { reply, expires_at }, _) => match accepted.first_refused(&reply) {
+                None => (reply::replayed(&reply, policy.flavor, expires_at), Disposition::Replayed),
                 Some(coding) => {
                     let coding = coding.chars().take(CODING_CHARS).collect();
                     self.refused(&Problem::EncodingNotAccepted { coding })
@@ -232,7 +217,7 @@ impl<C> Exchange<C> {
             (Ran::Refused(refusal), first) => {
                 let problem = match (Problem::of(refusal), policy.in_progress) {
                     (Problem::InProgress { retry_after }, InProgress::Accepted) => {
-                        let location = self.shared.links.status_of(&self.ticket.key);
+                        let location = self.layer.links.status_of(&self.keyed.key);
                         Problem::Accepted { retry_after, location }
                     }
                     (problem, _) => problem,
@@ -241,14 +226,14 @@ impl<C> Exchange<C> {
                     WorkValue::NotRun | WorkValue::Returned(Err(Problem::UpstreamUnreachable)) => {
                         self.refused(&problem)
                     }
-                    // The service was called, but its answer is not the operation's: the tenure was over, or an earlier attempt
-                    // is in doubt.
+                    // The service was called, but its answer is not the operation's: the tenure was over, or an earlier
+                    // attempt is in doubt.
                     WorkValue::Returned(_) | WorkValue::Panicked | WorkValue::Unfinished => {
                         self.unanswered(&problem)
                     }
                 }
             }
-            (Ran::Retryable(_), WorkValue::Returned(Ok(response))) => (*response, How::Released),
+            (Ran::Retryable(_), WorkValue::Returned(Ok(response))) => (*response, Disposition::Released),
             (Ran::Retryable(_), _) => self.unanswered(&Problem::UpstreamUnreachable),
             (Ran::Unknown(_), WorkValue::Returned(Ok(_))) => self.unanswered(&Problem::AnswerNotStored),
             (
@@ -258,10 +243,10 @@ impl<C> Exchange<C> {
                 )),
             ) => self.unanswered(&problem),
             (Ran::Unknown(_), WorkValue::Panicked) => {
-                self.unanswered(&Problem::NoWholeAnswer(Answerless::Broken))
+                self.unanswered(&Problem::NoWholeAnswer(AnswerFault::Broken))
             }
             (Ran::Unknown(_), WorkValue::Returned(Err(_)) | WorkValue::NotRun | WorkValue::Unfinished) => {
-                self.unanswered(&Problem::NoWholeAnswer(Answerless::TimedOut))
+                self.unanswered(&Problem::NoWholeAnswer(AnswerFault::TimedOut))
             }
         }
     }

@@ -5,24 +5,24 @@ use ::http::{HeaderMap, Method, Request, Response, StatusCode, response};
 use http_body::Body as HttpBody;
 use tower_service::Service;
 
-use super::body::{Body, Read, Whole, read};
+use super::body::{Body, ReadResult, WholeBody, read};
+use super::body_budget::BudgetShare;
 use super::classify::{Class, Failure, OnError};
 use super::close_delimited::{CloseDelimited, EndsWithConnection};
 use super::exchange::Exchange;
-use super::held::Drawn;
 use super::policy::Policy;
-use super::problem::{Answerless, Problem};
+use super::problem::{AnswerFault, Problem};
 use super::suspicion::is_suspicious;
 use super::unprotected::Envelope;
 use super::{operation_headers, reply};
 use crate::time::sleep;
 use crate::{Observation, Operation, OperationId, Outcome};
 
-/// Why nothing was sent where it took too long until the service could take it.
+/// Why nothing was sent where the service did not become ready in time.
 const NOT_READY: &str = "the service was not ready in time, and was not called";
 
-/// What the caller of an execution gets once its outcome is stored: the answer as it came, or why there is none.
-pub(super) type FirstAnswer = Result<Box<Response<Whole>>, Problem>;
+/// What the client whose request was executed gets once the outcome is stored: the answer as it came, or why there is none.
+pub(super) type FirstAnswer = Result<Box<Response<WholeBody>>, Problem>;
 
 impl<C> Exchange<C> {
     /// Calls the inner service, once.
@@ -37,13 +37,13 @@ impl<C> Exchange<C> {
         C: OnError<S::Error>,
         R: HttpBody,
     {
-        if is_suspicious(&self.ticket.key) {
+        if is_suspicious(&self.keyed.key) {
             self.note(operation.id(), Observation::SuspiciousKey);
         }
         let ready = tokio::select! {
             biased;
             ready = std::future::poll_fn(|context| inner.poll_ready(context)) => ready.map_err(|error| {
-                format!("the service was not called, because it failed to get ready: {}", self.on_error.words(&error))
+                format!("the service was not called, because it failed to become ready: {}", self.on_error.words(&error))
             }),
             () = async { sleep(operation.begin_within()).await } => Err(NOT_READY.to_owned()),
         };
@@ -55,27 +55,27 @@ impl<C> Exchange<C> {
             Ok(()) => {}
         }
         let Some(mut request) = envelope.take() else {
-            return no_whole_answer(Answerless::Broken, "the request had been sent already");
+            return no_whole_answer(AnswerFault::Broken, "the request had already been sent");
         };
         let method = request.method().clone();
         operation_headers::add(&mut request, operation);
-        let meaning = |error: S::Error| (self.on_error.failure(&error), self.on_error.words(&error));
-        match inner.call(request).await.map_err(meaning) {
+        let classified = |error: S::Error| (self.on_error.failure(&error), self.on_error.words(&error));
+        match inner.call(request).await.map_err(classified) {
             Ok(response) => {
                 self.warn_of_invalid_outcome(response.headers(), Some(operation.operation_id()));
                 self.judge(&method, response).await
             }
             Err((Failure::NotExecuted, cause)) => not_executed(operation, cause),
-            Err((Failure::TimedOut, cause)) => no_whole_answer(Answerless::TimedOut, &cause),
-            Err((Failure::Broken, cause)) => no_whole_answer(Answerless::Broken, &cause),
+            Err((Failure::TimedOut, cause)) => no_whole_answer(AnswerFault::TimedOut, &cause),
+            Err((Failure::Broken, cause)) => no_whole_answer(AnswerFault::Broken, &cause),
         }
     }
 
-    /// Warns of an `Onceward-Outcome` that counts as none. The value is not logged, because it is the service's text.
+    /// Warns of an invalid `Onceward-Outcome`, which is ignored. Its value is not logged, because it is the service's text.
     pub(super) fn warn_of_invalid_outcome(&self, headers: &HeaderMap, operation: Option<OperationId>) {
-        if Class::is_misspoken(headers) {
+        if Class::has_invalid_header(headers) {
             tracing::warn!(
-                route = &*self.ticket.route,
+                route = &*self.keyed.route,
                 operation = operation.map(tracing::field::display),
                 "an answer has an Onceward-Outcome other than completed, retryable or unknown: its status decides"
             );
@@ -84,7 +84,7 @@ impl<C> Exchange<C> {
 
     /// Reads the answer and decides what it means for the operation.
     async fn judge<R: HttpBody>(&self, method: &Method, response: Response<R>) -> (Outcome, FirstAnswer) {
-        let policy = &self.ticket.policy;
+        let policy = &self.keyed.policy;
         let (parts, body) = response.into_parts();
         let class = Class::of(policy, parts.status, &parts.headers);
         if class == Class::Unknown {
@@ -99,74 +99,75 @@ impl<C> Exchange<C> {
             && policy.close_delimited == CloseDelimited::Proven
             && parts.extensions.get::<EndsWithConnection>().is_some()
         {
-            self.shared.advice.close_delimited(&self.ticket.route);
+            self.layer.advice.close_delimited(&self.keyed.route);
         }
-        match (read(body, policy.max_response_body, &mut Drawn::default()).await, class) {
-            (Read::Broken | Read::NoRoom, _) => {
-                no_whole_answer(Answerless::Broken, "the service's answer broke off before it was whole")
+        match (read(body, policy.max_response_body, &mut BudgetShare::default()).await, class) {
+            (ReadResult::Broken | ReadResult::BudgetExhausted, _) => {
+                no_whole_answer(AnswerFault::Broken, "the service's answer broke off before it was whole")
             }
-            (Read::Whole(body), _) if is_cut_short(method, &parts, &body) => {
-                no_whole_answer(Answerless::Broken, "the answer is shorter or longer than it said")
-            }
-            (Read::Whole(body), Class::Completed | Class::Unknown)
+            (ReadResult::Whole(body), _) if is_cut_short(method, &parts, &body) => no_whole_answer(
+                AnswerFault::Broken,
+                "the answer is shorter or longer than its Content-Length",
+            ),
+            (ReadResult::Whole(body), Class::Completed | Class::Unknown)
                 if !is_proven_whole(policy, &parts, &body) =>
             {
                 no_whole_answer(
-                    Answerless::Broken,
+                    AnswerFault::Broken,
                     "the answer ended with its connection, and nothing proves that it is whole",
                 )
             }
-            (Read::Whole(body), Class::Completed | Class::Unknown) => {
+            (ReadResult::Whole(body), Class::Completed | Class::Unknown) => {
                 let upstream_status = parts.status;
                 let (reply, first) = reply::divide(policy, parts, body);
-                if reply.bytes() > self.shared.engine.limits().reply_bytes {
+                if reply.bytes() > self.layer.engine.limits().reply_bytes {
                     return self.too_large(upstream_status);
                 }
                 (Outcome::completed(reply), Ok(Box::new(first)))
             }
-            (Read::TooLarge, Class::Completed | Class::Unknown) => self.too_large(parts.status),
-            (Read::Whole(body), Class::Retryable) => released(parts, body),
+            (ReadResult::TooLarge, Class::Completed | Class::Unknown) => self.too_large(parts.status),
+            (ReadResult::Whole(body), Class::Retryable) => released(parts, body),
             // Nothing was done and nothing is kept, so its status and headers are enough.
-            (Read::TooLarge, Class::Retryable) => released(parts, Whole::default()),
+            (ReadResult::TooLarge, Class::Retryable) => released(parts, WholeBody::default()),
         }
     }
 
-    /// The work was done, and every caller gets the problem that its answer could not be kept.
+    /// The work was done and its answer cannot be stored: a problem that says so is stored in its place.
     fn too_large(&self, upstream_status: StatusCode) -> (Outcome, FirstAnswer) {
         let problem = Problem::ResponseTooLarge { upstream_status };
-        let reply = reply::stored(&self.ticket.policy, self.problem_response(&problem));
+        let reply = reply::stored(&self.keyed.policy, self.problem_response(&problem));
         let first = reply::restore(&reply);
         (Outcome::completed(reply), Ok(Box::new(first)))
     }
 }
 
-/// The service was not reached. The log has the cause, which the client's answer leaves out.
+/// The service was not reached. The cause is logged, and not told to the client.
 fn not_executed(operation: &Operation, cause: String) -> (Outcome, FirstAnswer) {
     operation.log_not_executed(&cause);
     (Outcome::Retryable(cause), Err(Problem::UpstreamUnreachable))
 }
 
-fn no_whole_answer(how: Answerless, why: &str) -> (Outcome, FirstAnswer) {
-    (Outcome::lost(why), Err(Problem::NoWholeAnswer(how)))
+fn no_whole_answer(fault: AnswerFault, why: &str) -> (Outcome, FirstAnswer) {
+    (Outcome::lost(why), Err(Problem::NoWholeAnswer(fault)))
 }
 
 /// A whole answer that proves that nothing was done.
-fn released(parts: response::Parts, body: Whole) -> (Outcome, FirstAnswer) {
+fn released(parts: response::Parts, body: WholeBody) -> (Outcome, FirstAnswer) {
     let why = format!("the service answered {}: nothing was done", parts.status.as_u16());
     (Outcome::Retryable(why), Ok(Box::new(reply::released(parts, body))))
 }
 
-/// A server that crashed may have sent only a part, and a connection that was closed looks like the end.
-fn is_cut_short(method: &Method, parts: &response::Parts, body: &Whole) -> bool {
+/// Whether the body has another length than its header says. A server that crashes closes its connection after a part.
+fn is_cut_short(method: &Method, parts: &response::Parts, body: &WholeBody) -> bool {
     let bodiless =
         *method == Method::HEAD || matches!(parts.status, StatusCode::NO_CONTENT | StatusCode::NOT_MODIFIED);
-    let said =
+    let announced =
         parts.headers.get(CONTENT_LENGTH).and_then(|length| length.to_str().ok()?.parse::<usize>().ok());
-    !bodiless && said.is_some_and(|said| said != body.data.len())
+    !bodiless && announced.is_some_and(|announced| announced != body.data.len())
 }
 
-/// An answer without a length may have been cut off where its connection ended.
-fn is_proven_whole(policy: &Policy, parts: &response::Parts, body: &Whole) -> bool {
+/// Whether the body is known to be whole. An answer that ends with its connection may have been cut off.
+fn is_proven_whole(policy: &Policy, parts: &response::Parts, body: &WholeBody) -> bool {
     let ends_with_connection = parts.extensions.get::<EndsWithConnection>().is_some();
     !ends_with_connection || policy.close_delimited.accepts(&parts.headers, &body.data)
 }

@@ -1,4 +1,4 @@
-//! What a call returns.
+//! The future that a call of the service returns.
 
 use std::future::Future;
 use std::pin::Pin;
@@ -12,7 +12,7 @@ use super::handled::Handled;
 pub(super) type Boxed<R, E> = Pin<Box<dyn Future<Output = Result<Response<Body<R>>, E>> + Send>>;
 
 pin_project_lite::pin_project! {
-    /// The answer to a request. Dropping it never stops work that has begun under a key.
+    /// The response to a request. Dropping it does not stop work that has begun under a key.
     pub struct ResponseFuture<F, R, E> {
         #[pin]
         kind: Kind<F, R, E>,
@@ -28,12 +28,12 @@ pin_project_lite::pin_project! {
 }
 
 impl<F, R, E> ResponseFuture<F, R, E> {
-    /// The inner service answers, as if this layer were not there.
+    /// The inner service makes the response, as if the layer were not there.
     pub(super) fn passed(future: F, handled: Handled) -> Self {
         Self { kind: Kind::Passed { future, handled: Some(handled) } }
     }
 
-    /// This layer answers.
+    /// The layer makes the response.
     pub(super) fn handled(future: Boxed<R, E>) -> Self {
         Self { kind: Kind::Handled { future } }
     }

@@ -1,4 +1,4 @@
-//! What became of a request, for whoever counts and logs requests around this layer.
+//! What the layer did with a request, for metrics and logs around it.
 
 use std::sync::Arc;
 
@@ -6,52 +6,51 @@ use ::http::Response;
 
 use crate::RecordId;
 
-/// What became of a request. Every response of the layer has one among its extensions.
+/// How the layer handled a request. It is an extension of every response of the layer.
 ///
 /// ```
-/// use onceward::http::{Handled, How};
-/// # fn look(response: &http::Response<()>) {
-/// if let Some(Handled { route, how: How::Refused(code), .. }) = response.extensions().get::<Handled>() {
+/// use onceward::http::{Disposition, Handled};
+/// # fn log(response: &http::Response<()>) {
+/// if let Some(Handled { route, disposition: Disposition::Refused(code), .. }) = response.extensions().get::<Handled>() {
 ///     println!("{route}: refused with {code}");
 /// }
 /// # }
 /// ```
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Handled {
-    /// The route as its pattern is written, `default` for what is under the default policy, and empty for what no
-    /// route matches.
+    /// The pattern of the route; `default` under the default policy, and empty where no route matches.
     pub route: Arc<str>,
     /// What was done.
-    pub how: How,
+    pub disposition: Disposition,
     /// The operation, where the request had a key and a scope and the route protects it.
     pub operation: Option<RecordId>,
 }
 
 /// What was done with a request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub enum How {
-    /// It went through as if this layer were not there.
+pub enum Disposition {
+    /// It went to the inner service as if the layer were not there.
     Passed,
-    /// This layer answered from what it publishes.
+    /// The layer answered it with its published policy, or with the state of a key.
     Published,
     /// It was executed now, and its answer is stored.
     Executed,
-    /// It was executed now, and its answer proves that nothing was done: passed on, and not stored.
+    /// It was executed now, and its answer proves that nothing was done: the answer is passed on, and not stored.
     Released,
-    /// It was executed now, or perhaps, and there is no answer that could be given. The code says why.
+    /// It was or may have been executed now, and its answer cannot be given. Holds the problem's code.
     Unanswered(&'static str),
-    /// The answer that was given before.
+    /// It was answered with the stored answer.
     Replayed,
-    /// Nothing was done for this request. The code says why.
+    /// Nothing was done for it. Holds the problem's code.
     Refused(&'static str),
-    /// The store is away and the route lets requests through: nothing is remembered of it.
+    /// The store is unavailable and the route lets requests through: it was sent, and nothing is recorded.
     Unprotected,
-    /// It went through, and what would have been done with it was counted.
+    /// It went to the inner service, and what protection would have done was counted.
     Observed,
 }
 
-impl How {
-    /// A word for logs and for labels of metrics.
+impl Disposition {
+    /// The name for logs and metric labels.
     pub const fn name(self) -> &'static str {
         match self {
             Self::Passed => "passed",
@@ -66,7 +65,7 @@ impl How {
         }
     }
 
-    /// The code of the problem that the client was told, where it was told one.
+    /// The code of the problem that the client was answered with, if it was one.
     pub const fn code(self) -> Option<&'static str> {
         match self {
             Self::Unanswered(code) | Self::Refused(code) => Some(code),
@@ -82,12 +81,12 @@ impl How {
 }
 
 impl Handled {
-    /// Without an operation.
-    pub(super) fn new(route: &Arc<str>, how: How) -> Self {
-        Self { route: route.clone(), how, operation: None }
+    /// For a request that names no operation.
+    pub(super) fn without_operation(route: &Arc<str>, disposition: Disposition) -> Self {
+        Self { route: route.clone(), disposition, operation: None }
     }
 
-    /// The response, with this among its extensions.
+    /// Adds this to the response's extensions.
     pub(super) fn mark<B>(self, mut response: Response<B>) -> Response<B> {
         response.extensions_mut().insert(self);
         response

@@ -6,8 +6,8 @@ use std::time::Duration;
 use tower_layer::Layer;
 
 use super::advice::Advice;
+use super::body_budget::{BodyBudget, DEFAULT_BODY_BUDGET};
 use super::classify::Unsure;
-use super::held::{HELD_BYTES, Room};
 use super::routes::Routes;
 use super::scope::ScopeRules;
 use super::service::Idempotency;
@@ -19,18 +19,18 @@ use crate::Engine;
 /// `C` says what an error of the inner service means; by default every error leaves the outcome unknown.
 #[derive(Debug)]
 pub struct IdempotencyLayer<C = Unsure> {
-    shared: Arc<Shared>,
+    shared: Arc<LayerState>,
     on_error: Arc<C>,
 }
 
-/// What every request needs.
+/// The state that all requests of a layer share.
 #[derive(Clone)]
-pub(super) struct Shared {
+pub(super) struct LayerState {
     pub engine: Engine,
     pub scope: ScopeRules,
     pub routes: Routes,
     pub links: Links,
-    pub room: Arc<Room>,
+    pub body_budget: Arc<BodyBudget>,
     pub body_patience: Duration,
     pub advice: Arc<Advice>,
 }
@@ -129,9 +129,10 @@ impl IdempotencyLayer {
         }
         let links = Links::new("").ok_or_else(|| LayerError::BaseUrl { url: String::new() })?;
         let largest = routes.policies().map(|(_, _, policy)| policy.max_request_body).max().unwrap_or(0);
-        let room = Room::new(HELD_BYTES.max(largest));
+        let body_budget = BodyBudget::new(DEFAULT_BODY_BUDGET.max(largest));
         let advice = Arc::default();
-        let shared = Shared { engine, scope, routes, links, room, body_patience: BODY_PATIENCE, advice };
+        let shared =
+            LayerState { engine, scope, routes, links, body_budget, body_patience: BODY_PATIENCE, advice };
         Ok(Self { shared: Arc::new(shared), on_error: Arc::new(Unsure) })
     }
 }
@@ -151,7 +152,7 @@ impl<C> IdempotencyLayer<C> {
                 return Err(LayerError::HeldBytes { route: route.to_owned(), found, limit });
             }
         }
-        Arc::make_mut(&mut self.shared).room = Room::new(limit);
+        Arc::make_mut(&mut self.shared).body_budget = BodyBudget::new(limit);
         Ok(self)
     }
 
@@ -187,9 +188,9 @@ impl<S, C> Layer<S> for IdempotencyLayer<C> {
     }
 }
 
-impl std::fmt::Debug for Shared {
+impl std::fmt::Debug for LayerState {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Shared")
+        f.debug_struct("LayerState")
             .field("scope", &self.scope)
             .field("routes", &self.routes)
             .finish_non_exhaustive()

@@ -1,7 +1,7 @@
-//! Methods in another case than the one that they are registered in.
+//! Methods that differ from a known one only in case.
 //!
-//! Methods are case-sensitive, so `post` is not POST: no route lists it, and it would pass a route that requires a key.
-//! Many services take it for POST all the same. It is refused, because it means two things.
+//! Methods are case-sensitive, so `post` is not POST: no route lists it, and it would bypass a route that requires a key.
+//! But many services take it for POST. It is refused, because it has two readings.
 
 use ::http::Method;
 
@@ -18,7 +18,7 @@ const REGISTERED: [Method; 9] = [
     Method::PATCH,
 ];
 
-/// Whether a method is GET, HEAD, POST, PUT, DELETE, CONNECT, OPTIONS, TRACE or PATCH but for its case.
+/// Whether a method differs only in case from GET, HEAD, POST, PUT, DELETE, CONNECT, OPTIONS, TRACE or PATCH.
 ///
 /// ```
 /// use onceward::http::is_miscased;
@@ -26,15 +26,15 @@ const REGISTERED: [Method; 9] = [
 /// assert!(!is_miscased(b"POST") && !is_miscased(b"purge"));
 /// ```
 pub fn is_miscased(method: &[u8]) -> bool {
-    has_small_letters(method) && REGISTERED.iter().any(|known| is_same_but_for_case(method, known))
+    has_lower_case(method) && REGISTERED.iter().any(|known| equals_ignoring_case(method, known))
 }
 
-/// No registered method has any, and no route may list one that has.
-pub(super) fn has_small_letters(method: &[u8]) -> bool {
+/// Registered methods have no lower-case letters, and a route may not list a method that has some.
+pub(super) fn has_lower_case(method: &[u8]) -> bool {
     method.iter().any(u8::is_ascii_lowercase)
 }
 
-/// For methods that have small letters, and so differ from every known one.
-pub(super) fn is_same_but_for_case(method: &[u8], known: &Method) -> bool {
+/// Only for methods with lower-case letters, which no known method equals.
+pub(super) fn equals_ignoring_case(method: &[u8], known: &Method) -> bool {
     known.as_str().as_bytes().eq_ignore_ascii_case(method)
 }

@@ -1,15 +1,15 @@
-//! The headers that name an operation to the inner service.
+//! The headers that tell the inner service which operation it executes.
 
 use ::http::header::ACCEPT_ENCODING;
 use ::http::{HeaderMap, HeaderName, HeaderValue, Request};
 
 use super::encoding::IDENTITY;
 use super::header::{ATTEMPT, FENCE, OPERATION, OPERATION_HEADERS, RECOVERY_POINT};
-use super::text::percent_encode;
+use super::percent::percent_encode;
 use crate::Operation;
 
-/// Removes the operation headers that a client sent, because only this layer may set them. Services that read headers as CGI
-/// does take `_` for `-`, so both spellings are removed.
+/// Removes operation headers that a client sent, because the inner service believes them. CGI does not distinguish `_` from
+/// `-` in header names, so both spellings are removed.
 pub(super) fn remove(headers: &mut HeaderMap) {
     let is_reserved = |name: &&HeaderName| {
         let like = |own: &HeaderName| {
@@ -24,7 +24,7 @@ pub(super) fn remove(headers: &mut HeaderMap) {
     }
 }
 
-/// Names the operation to the inner service, and asks for an answer that every later client can read.
+/// Adds the operation's headers and extension, and asks for an answer without a content coding.
 pub(super) fn add<B>(request: &mut Request<B>, operation: &Operation) {
     let point = match operation.recovery_point() {
         None => Ok(HeaderValue::from_static("started")),
@@ -38,7 +38,7 @@ pub(super) fn add<B>(request: &mut Request<B>, operation: &Operation) {
         (ATTEMPT, Some(operation.attempt().into())),
         (RECOVERY_POINT, point.ok()),
     ] {
-        // Digits, letters and escapes are always a header value.
+        // Always `Some`: digits, letters and escapes are valid in a header value.
         if let Some(value) = value {
             headers.append(name, value);
         }

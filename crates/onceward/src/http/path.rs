@@ -1,14 +1,14 @@
-//! The readings of a path.
+//! The different ways in which servers read one path.
 //!
-//! Servers read one path in different ways: some drop empty and dot segments, some decode `%2F` before they look for a
-//! slash, some cut `;parameters` or a line feed off. A route that asks for a key must be met by every spelling that the service behind
-//! it could take for the route, so a path is compared in each reading. It goes on to the service as it came.
+//! Some drop empty and dot segments, some decode `%2F` before they split at slashes, some cut off `;parameters` or a line
+//! feed. A route that requires a key must match every spelling that its service could take for it, so routes are compared
+//! with each reading of a path. The service gets the path as it came.
 
 use std::borrow::Cow;
 
-use super::text::percent_decode;
+use super::percent::percent_decode;
 
-/// What a path means to servers that do not read it as it is written.
+/// The readings of a path by servers that normalise it.
 #[derive(Debug)]
 pub(super) struct Readings(Vec<Segments>);
 
@@ -20,25 +20,25 @@ pub(super) type Segments = Vec<Vec<u8>>;
 pub(super) enum Reading<'a> {
     /// As it is written: segments between slashes, decoded one by one.
     Plain(&'a str),
-    /// As a server reads it that tidies up.
+    /// As a server that normalises paths reads it.
     Loose(&'a Segments),
 }
 
 impl Readings {
-    /// Nothing is allocated for a path that has one reading only, as nearly all have.
+    /// Allocates nothing for a path with a single reading, which nearly all have.
     pub(super) fn of(path: &str) -> Self {
         let mut loose = Vec::new();
         if !is_plain(path) {
             let decoded = percent_decode(path);
-            read(&decoded, &mut loose);
-            // The `$` of Python's expressions matches before a line feed at the end, so Starlette and FastAPI do not see one.
+            add_readings(&decoded, &mut loose);
+            // Python's `$` also matches before a line feed at the end, so Starlette and FastAPI ignore it.
             if let Some(line) = decoded.strip_suffix(b"\n") {
-                read(line, &mut loose);
+                add_readings(line, &mut loose);
             }
-            // A slash that is escaped inside a parameter ends a segment for some, and goes with the parameter for others.
+            // For some servers an escaped slash inside a parameter ends the segment, for others it is part of the parameter.
             if path.contains(';') && path.contains('%') {
                 let cut: Vec<&str> = path.split('/').map(without_parameters).collect();
-                read(&percent_decode(&cut.join("/")), &mut loose);
+                add_readings(&percent_decode(&cut.join("/")), &mut loose);
             }
         }
         Self(loose)
@@ -66,7 +66,7 @@ fn without_parameters(segment: &str) -> &str {
     segment.split(';').next().unwrap_or_default()
 }
 
-/// Whether a path means the same to everybody.
+/// Whether every server reads the path in the same way.
 fn is_plain(path: &str) -> bool {
     let bytes = path.as_bytes();
     let mut before = None;
@@ -74,7 +74,7 @@ fn is_plain(path: &str) -> bool {
         let odd = match byte {
             b'%' | b'\\' | b';' => true,
             b'/' => before == Some(b'/') || (at > 0 && at + 1 == bytes.len()),
-            // `.` and `..` as segments begin like this; a file such as `/.env` pays a little for it.
+            // The segments `.` and `..` begin like this. So do names such as `.env`, whose readings are then all the same.
             b'.' => before == Some(b'/'),
             _ => false,
         };
@@ -86,9 +86,9 @@ fn is_plain(path: &str) -> bool {
     true
 }
 
-/// Adds what a tidied path means: also with its slash at the end, which some servers keep.
-fn read(decoded: &[u8], into: &mut Vec<Segments>) {
-    let segments = tidied(decoded);
+/// Adds the normalised path, and the same with its trailing slash, which some servers keep.
+fn add_readings(decoded: &[u8], into: &mut Vec<Segments>) {
+    let segments = normalised(decoded);
     let last = decoded.rsplit(|byte| matches!(byte, b'/' | b'\\')).next().unwrap_or_default();
     let name = last.split(|byte| *byte == b';').next().unwrap_or_default();
     let with_slash = matches!(name, b"" | b"." | b"..").then(|| [&segments[..], &[Vec::new()]].concat());
@@ -96,8 +96,8 @@ fn read(decoded: &[u8], into: &mut Vec<Segments>) {
     into.extend(with_slash);
 }
 
-/// Without empty and dot segments, without parameters, either slash being one.
-fn tidied(decoded: &[u8]) -> Segments {
+/// The segments without empty ones, dot segments and parameters. Slash and backslash both separate.
+fn normalised(decoded: &[u8]) -> Segments {
     let mut segments = Segments::new();
     for segment in decoded.split(|byte| matches!(byte, b'/' | b'\\')) {
         match segment.split(|byte| *byte == b';').next().unwrap_or_default() {
@@ -124,14 +124,14 @@ mod tests {
     }
 
     #[test]
-    fn a_path_that_means_the_same_to_everybody_has_one_reading() {
+    fn a_path_that_every_server_reads_alike_has_one_reading() {
         for path in ["/", "/payments", "/payments/7", "/a.b/c..d", "/a:b@c,d=e"] {
             assert_eq!(readings(path), [path], "{path}");
         }
     }
 
     #[test]
-    fn a_path_is_read_as_the_tidiest_server_would_read_it() {
+    fn a_path_is_read_as_the_most_normalising_server_reads_it() {
         for path in [
             "//payments",
             "/payments/",
@@ -153,12 +153,12 @@ mod tests {
         ] {
             assert_eq!(readings(path)[1], "/payments", "{path}");
         }
-        // To one server the parameter ends at the escaped slash, to another it does not.
+        // For one server the parameter ends at the escaped slash, for another it does not.
         assert_eq!(readings("/payments;x=%2F..%2Fother")[1..], ["/other", "/payments"]);
         assert_eq!(readings("//payments/")[1..], ["/payments", "/payments/"]);
         assert_eq!(readings("/payments%0A")[1..], ["/payments\n", "/payments"]);
         assert_eq!(readings("/payments%0A%0A")[1..], ["/payments\n\n", "/payments\n"]);
-        // Decoded once only.
+        // Escapes are decoded once.
         assert_eq!(readings("/%2570ayments")[1], "/%70ayments");
     }
 }

@@ -5,7 +5,7 @@ use std::time::Duration;
 use ::http::Method;
 
 use super::close_delimited::CloseDelimited;
-use super::method::has_small_letters;
+use super::method::has_lower_case;
 use crate::claim::{check_attach, check_route, check_timeout};
 use crate::record::Terms;
 use crate::{Claim, ClaimError, Fingerprint, Key, OnLapse, Profile, Scope, Syntax};
@@ -242,8 +242,7 @@ impl Policy {
         if (self.store_down, self.key) == (StoreDown::Pass, KeyRule::Required) {
             return Err(PolicyError::PassWhereRequired);
         }
-        if let Some(method) = self.methods.iter().find(|method| has_small_letters(method.as_str().as_bytes()))
-        {
+        if let Some(method) = self.methods.iter().find(|method| has_lower_case(method.as_str().as_bytes())) {
             return Err(PolicyError::Method { method: method.as_str().chars().take(64).collect() });
         }
         for &status in self.retryable.iter().chain(&self.unknown) {

@@ -1,4 +1,4 @@
-//! Every refusal and every failure that a client can meet, and the one place that says how it is told.
+//! Every refusal and failure that a client can get, and the one place that gives each its status, code and next action.
 
 use std::time::Duration;
 
@@ -6,7 +6,7 @@ use ::http::header::{LINK, LOCATION, RETRY_AFTER, VARY};
 use ::http::{HeaderValue, Response, StatusCode};
 use serde_json::{Map, Value};
 
-use super::body::Whole;
+use super::body::WholeBody;
 use super::classify::Class;
 use super::header::OUTCOME;
 use super::policy::Flavor;
@@ -20,48 +20,48 @@ use crate::{KeyError, Refusal};
 /// Why a client does not get the answer to its request.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Problem {
-    /// The method is a known one but for its case.
+    /// The method differs from a known one only in case.
     MethodMiscased,
     /// The route requires a key, and there is none.
     KeyMissing,
     /// There is a key, but it cannot be used.
     KeyInvalid(KeyFault),
-    /// It cannot be told whose key it is.
+    /// The request does not say whose key it is.
     ScopeMissing(ScopeMissing),
-    /// The key names another request, which differs in this part.
+    /// The key was used for another request, which differs in this part.
     Mismatch(Difference),
-    /// The work is being done; the caller did not wait.
+    /// The work is being done, and the route does not wait for it any longer.
     InProgress {
-        /// When it is worth asking again.
+        /// When to ask again.
         retry_after: Duration,
     },
-    /// The work is being done; the client asks after it elsewhere.
+    /// The work is being done, and the client is given a URL that shows its state.
     Accepted {
-        /// When it is worth asking.
+        /// When to ask for it.
         retry_after: Duration,
-        /// Where.
+        /// The URL.
         location: String,
     },
-    /// The client was kept for as long as the route allows, and the work goes on.
+    /// The client has waited for as long as the route allows, and the work goes on.
     StillWorking,
-    /// The work may have been done, and it is being found out.
+    /// The work may have been done, and whether it was is not known yet.
     OutcomeUnknown {
-        /// When it is worth asking again.
+        /// When to ask again.
         retry_after: Duration,
-        /// Whether anybody still asks after it.
+        /// Whether it is still being found out, or waits for an operator.
         letter: Letter,
     },
-    /// The work was begun and may be finished for the same request only, and whether this is it cannot be told.
+    /// The work was begun for a request that cannot be compared with this one, and only the same request may continue it.
     Incomparable,
-    /// The store is away, overloaded, or holds what cannot be read. This try did nothing; one before it may have.
+    /// The store is unavailable or overloaded, or the record cannot be read. This try did nothing; an earlier one may have.
     StoreUnavailable,
     /// The service was not reached: proven not executed.
     UpstreamUnreachable,
-    /// The service was reached, and gave no whole answer.
-    NoWholeAnswer(Answerless),
+    /// The service was reached, and did not give a whole answer.
+    NoWholeAnswer(AnswerFault),
     /// The service answered, and its answer could not be stored in time, or not at all.
     AnswerNotStored,
-    /// The service, or what stands before it, gave an answer that leaves the outcome unknown.
+    /// The service, or a proxy before it, gave an answer that leaves the outcome unknown.
     UpstreamUnsure {
         /// The status of that answer.
         upstream_status: StatusCode,
@@ -88,9 +88,9 @@ pub enum Problem {
         /// How long it may take.
         patience: Duration,
     },
-    /// Too many bodies of keyed requests are held already. Nothing was done.
-    NoRoom,
-    /// A caller asked after a key that it never used, or whose window is over.
+    /// The bodies of keyed requests take all the memory that they may. Nothing was done.
+    BodyBudgetExhausted,
+    /// A caller asked for the state of a key that it never used, or whose window is over.
     KeyNotFound,
 }
 
@@ -100,19 +100,19 @@ pub enum KeyFault {
     /// It is malformed.
     #[error(transparent)]
     Malformed(#[from] KeyError),
-    /// The client tells proxies to remove it, so that it may get lost on a retry.
+    /// The client tells proxies to remove it, so it may be missing on a retry.
     #[error(
         "the Connection header names Idempotency-Key, which tells proxies to remove it: leave it out there"
     )]
     HopByHop,
 }
 
-/// How an answer failed to come.
+/// Why there is no whole answer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Answerless {
-    /// Not in time.
+pub enum AnswerFault {
+    /// It did not come in time.
     TimedOut,
-    /// Not whole.
+    /// It broke off.
     Broken,
 }
 
@@ -127,12 +127,12 @@ pub enum NextAction {
     Wait,
     /// Send the same request with the same key: this try did nothing.
     RetrySameKey,
-    /// Ask a person: nothing will change by itself.
+    /// Ask a person: the answer will not change by itself.
     Contact,
 }
 
 impl NextAction {
-    /// As it stands in the body.
+    /// The value in a problem's body.
     pub const fn name(self) -> &'static str {
         match self {
             Self::FixRequest => "fix_request",
@@ -144,24 +144,24 @@ impl NextAction {
     }
 }
 
-/// How a problem is told to a client.
+/// A problem as a client gets it. The members are those of RFC 9457, and our own.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Told {
+pub struct ProblemDetails {
     /// The status.
     pub status: StatusCode,
-    /// Tells programs what happened.
+    /// What happened, for programs.
     pub code: &'static str,
-    /// Tells programs what to do.
+    /// What to do next, for programs.
     pub next_action: NextAction,
-    /// When to come back, where that helps.
+    /// When to try again, where that helps.
     pub retry_after: Option<Duration>,
-    /// Tells people what happened, the same for every problem of this code.
+    /// What happened, for people.
     pub title: &'static str,
-    /// Tells people about this very problem.
+    /// More about this occurrence of the problem, for people.
     pub detail: String,
 }
 
-impl Told {
+impl ProblemDetails {
     /// The members of the body that every problem of the layer has beside title, status and detail.
     #[doc(hidden)]
     pub fn members(&self, problem_type: String) -> Map<String, Value> {
@@ -184,11 +184,17 @@ const UNKNOWN: &str = "idempotency_outcome_unknown";
 const STORE_TITLE: &str = "The request could not be protected, so this try was not executed";
 const UNKNOWN_TITLE: &str = "It is not known yet whether the request was executed";
 
+impl ProblemDetails {
+    fn with_retry_after(self, after: Duration) -> Self {
+        Self { retry_after: Some(after), ..self }
+    }
+}
+
 impl Problem {
-    /// The one match from what happened to what a client is told.
-    pub fn told(&self, flavor: Flavor) -> Told {
+    /// The one match that gives every problem its status, code and next action.
+    pub fn details(&self, flavor: Flavor) -> ProblemDetails {
         use NextAction::{Contact, FixRequest, NewKey, RetrySameKey, Wait};
-        let told = |status, code, next_action, title, detail: &str| Told {
+        let details = |status, code, next_action, title, detail: &str| ProblemDetails {
             status,
             code,
             next_action,
@@ -197,35 +203,35 @@ impl Problem {
             detail: detail.to_owned(),
         };
         match self {
-            Self::MethodMiscased => told(
+            Self::MethodMiscased => details(
                 StatusCode::BAD_REQUEST,
                 "idempotency_method_invalid",
                 FixRequest,
                 "The request's method is in another case than the one that is known",
                 "Methods are case-sensitive: write it in capital letters, such as POST. Nothing was executed.",
             ),
-            Self::KeyMissing => told(
+            Self::KeyMissing => details(
                 StatusCode::BAD_REQUEST,
                 "idempotency_key_missing",
                 FixRequest,
                 "This request needs an Idempotency-Key",
                 "Send an Idempotency-Key header, such as a random UUID, and the same one with every retry.",
             ),
-            Self::KeyInvalid(fault) => told(
+            Self::KeyInvalid(fault) => details(
                 StatusCode::BAD_REQUEST,
                 "idempotency_key_invalid",
                 FixRequest,
                 "The Idempotency-Key cannot be used",
                 &sentence(&fault.to_string()),
             ),
-            Self::ScopeMissing(missing) => told(
+            Self::ScopeMissing(missing) => details(
                 StatusCode::UNAUTHORIZED,
                 "idempotency_scope_missing",
                 FixRequest,
                 "It cannot be told whose Idempotency-Key this is",
                 &sentence(&missing.to_string()),
             ),
-            Self::Mismatch(differs) => told(
+            Self::Mismatch(differs) => details(
                 match flavor {
                     Flavor::Ietf => StatusCode::UNPROCESSABLE_ENTITY,
                     Flavor::Stripe => StatusCode::BAD_REQUEST,
@@ -245,115 +251,102 @@ impl Problem {
                     }
                 },
             ),
-            Self::InProgress { retry_after } => Told {
-                retry_after: Some(*retry_after),
-                ..told(
+            Self::InProgress { retry_after } => details(
                     StatusCode::CONFLICT,
                     IN_PROGRESS,
                     Wait,
                     IN_PROGRESS_TITLE,
                     "Ask again with the same key; the work is not done twice.",
                 )
-            },
-            Self::Accepted { retry_after, .. } => Told {
-                retry_after: Some(*retry_after),
-                ..told(
+                .with_retry_after(*retry_after),
+            Self::Accepted { retry_after, .. } => details(
                     StatusCode::ACCEPTED,
                     IN_PROGRESS,
                     Wait,
                     IN_PROGRESS_TITLE,
                     "Ask after it at Location, or again with the same key; the work is not done twice.",
                 )
-            },
-            Self::StillWorking => Told {
-                retry_after: Some(RETRY_SOON),
-                ..told(
+                .with_retry_after(*retry_after),
+            Self::StillWorking => details(
                     StatusCode::GATEWAY_TIMEOUT,
                     IN_PROGRESS,
                     Wait,
                     IN_PROGRESS_TITLE,
                     "The work takes longer than a client is kept waiting here, and goes on. Ask again with the same key.",
                 )
-            },
-            Self::OutcomeUnknown { retry_after, letter } => Told {
-                retry_after: Some(*retry_after),
-                ..match letter {
-                    Letter::Live => told(
+                .with_retry_after(RETRY_SOON),
+            Self::OutcomeUnknown { retry_after, letter } => match letter {
+                    Letter::Live => details(
                         StatusCode::CONFLICT,
                         UNKNOWN,
                         Wait,
                         UNKNOWN_TITLE,
                         "It may have been done. Ask again later with the same key; the work is not done twice.",
                     ),
-                    Letter::Dead => told(
+                    Letter::Dead => details(
                         StatusCode::CONFLICT,
                         UNKNOWN,
                         Contact,
                         UNKNOWN_TITLE,
                         "It could not be found out and waits for an operator. Do not send it under a new key.",
                     ),
-                }
-            },
-            Self::Incomparable => told(
+            }.with_retry_after(*retry_after),
+            Self::Incomparable => details(
                 StatusCode::CONFLICT,
                 UNKNOWN,
                 Contact,
                 UNKNOWN_TITLE,
                 "It was begun under other settings, so this request cannot be compared with the first one, and is not continued with it. Do not send it under a new key.",
             ),
-            Self::StoreUnavailable => Told {
-                retry_after: Some(RETRY_SOON),
-                ..told(
+            Self::StoreUnavailable => details(
                     StatusCode::SERVICE_UNAVAILABLE,
                     "idempotency_store_unavailable",
                     RetrySameKey,
                     STORE_TITLE,
                     "An earlier try may have been. Send it again with the same key.",
                 )
-            },
-            Self::UpstreamUnreachable => Told {
-                retry_after: Some(RETRY_SOON),
-                ..told(
+                .with_retry_after(RETRY_SOON),
+            Self::UpstreamUnreachable => details(
                     StatusCode::BAD_GATEWAY,
                     "idempotency_upstream_unreachable",
                     RetrySameKey,
                     "The service was not reached, so the request was not executed",
                     "Send it again with the same key.",
                 )
-            },
-            Self::NoWholeAnswer(how) => told(
-                match how {
-                    Answerless::TimedOut => StatusCode::GATEWAY_TIMEOUT,
-                    Answerless::Broken => StatusCode::BAD_GATEWAY,
+                .with_retry_after(RETRY_SOON),
+            Self::NoWholeAnswer(fault) => details(
+                match fault {
+                    AnswerFault::TimedOut => StatusCode::GATEWAY_TIMEOUT,
+                    AnswerFault::Broken => StatusCode::BAD_GATEWAY,
                 },
                 UNKNOWN,
                 Wait,
                 UNKNOWN_TITLE,
                 "The service gave no whole answer. Ask again with the same key; the work is not done twice.",
             ),
-            Self::AnswerNotStored => told(
+            Self::AnswerNotStored => details(
                 StatusCode::GATEWAY_TIMEOUT,
                 UNKNOWN,
                 Wait,
                 UNKNOWN_TITLE,
                 "The service answered, but its answer could not be stored. Ask again with the same key; the work is not done twice.",
             ),
-            Self::UpstreamUnsure { upstream_status } => told(
-                // Only a failure may be told with its own status: a 2xx would look like a success.
+            Self::UpstreamUnsure { upstream_status } => details(
+                // Only a 5xx is passed on: another status, such as a 2xx, would look like an answer.
                 if upstream_status.is_server_error() { *upstream_status } else { StatusCode::BAD_GATEWAY },
                 UNKNOWN,
                 Wait,
                 UNKNOWN_TITLE,
                 "The service's answer leaves it open. Ask again with the same key; the work is not done twice.",
             ),
-            Self::ResponseTooLarge { .. } => told(
+            Self::ResponseTooLarge { .. } => details(
                 StatusCode::BAD_GATEWAY,
                 "idempotency_response_too_large",
                 Contact,
                 "The request was executed, but its answer is too large to be kept",
                 "Every retry gets this same answer. Do not send the request under a new key.",
             ),
-            Self::EncodingNotAccepted { coding } => told(
+            Self::EncodingNotAccepted { coding } => details(
                 StatusCode::NOT_ACCEPTABLE,
                 "idempotency_encoding_not_accepted",
                 Contact,
@@ -362,21 +355,21 @@ impl Problem {
                     "Send the same request with the same key and an Accept-Encoding that accepts {coding:?}. Do not send it under a new key."
                 ),
             ),
-            Self::RequestTooLarge { limit } => told(
+            Self::RequestTooLarge { limit } => details(
                 StatusCode::PAYLOAD_TOO_LARGE,
                 "idempotency_request_too_large",
                 FixRequest,
                 "The request is too large for an Idempotency-Key",
                 &format!("Its body may have at most {limit} bytes here. Nothing was executed."),
             ),
-            Self::RequestBroken => told(
+            Self::RequestBroken => details(
                 StatusCode::BAD_REQUEST,
                 "idempotency_request_broken",
                 RetrySameKey,
                 "The request's body broke off, so it was not executed",
                 "Send it again with the same key.",
             ),
-            Self::RequestSlow { patience } => told(
+            Self::RequestSlow { patience } => details(
                 StatusCode::REQUEST_TIMEOUT,
                 "idempotency_request_broken",
                 RetrySameKey,
@@ -385,17 +378,15 @@ impl Problem {
                     "It may take {patience:?} to arrive, and took longer. Send it again with the same key."
                 ),
             ),
-            Self::NoRoom => Told {
-                retry_after: Some(RETRY_SOON),
-                ..told(
+            Self::BodyBudgetExhausted => details(
                     StatusCode::SERVICE_UNAVAILABLE,
                     "idempotency_store_unavailable",
                     RetrySameKey,
                     STORE_TITLE,
                     "Too many requests are being received at once. Send it again with the same key.",
                 )
-            },
-            Self::KeyNotFound => told(
+                .with_retry_after(RETRY_SOON),
+            Self::KeyNotFound => details(
                 StatusCode::NOT_FOUND,
                 "idempotency_key_not_found",
                 FixRequest,
@@ -405,12 +396,12 @@ impl Problem {
         }
     }
 
-    /// Tells programs what happened, the same in every flavour.
+    /// The problem's code, which is the same in every flavour.
     pub fn code(&self) -> &'static str {
-        self.told(Flavor::Ietf).code
+        self.details(Flavor::Ietf).code
     }
 
-    /// What an engine's refusal is to a client.
+    /// The problem that an engine's refusal means.
     pub(super) fn of(refusal: Refusal) -> Self {
         match refusal {
             Refusal::Mismatch(differs) => Self::Mismatch(differs),
@@ -443,17 +434,17 @@ impl Problem {
             | Self::RequestTooLarge { .. }
             | Self::RequestBroken
             | Self::RequestSlow { .. }
-            | Self::NoRoom
+            | Self::BodyBudgetExhausted
             | Self::KeyNotFound => None,
         }
     }
 
-    /// What became of this request, as an outer Onceward is told: it releases its own key only where nothing was done.
+    /// The `Onceward-Outcome` of the problem. An outer Onceward releases its own key only where it is `retryable`.
     pub const fn outcome(&self) -> Class {
         match self {
             Self::ResponseTooLarge { .. } => Class::Completed,
-            // It is being executed, or may have been. Where its answer is kept in another coding, an outer Onceward must not keep
-            // this refusal as the answer.
+            // It is being executed, or may have been. `EncodingNotAccepted` was executed, but the refusal must not be stored as
+            // its answer.
             Self::StillWorking
             | Self::EncodingNotAccepted { .. }
             | Self::OutcomeUnknown { .. }
@@ -461,7 +452,7 @@ impl Problem {
             | Self::NoWholeAnswer(_)
             | Self::AnswerNotStored
             | Self::UpstreamUnsure { .. } => Class::Unknown,
-            // Another request of this key may be under way, but this one began nothing.
+            // Another request under this key may be under way, but this one did nothing.
             Self::InProgress { .. } | Self::Accepted { .. } | Self::Mismatch(_) => Class::Retryable,
             Self::MethodMiscased
             | Self::KeyMissing
@@ -472,24 +463,24 @@ impl Problem {
             | Self::RequestTooLarge { .. }
             | Self::RequestBroken
             | Self::RequestSlow { .. }
-            | Self::NoRoom
+            | Self::BodyBudgetExhausted
             | Self::KeyNotFound => Class::Retryable,
         }
     }
 
     /// The problem as RFC 9457 has it.
-    pub(super) fn response(&self, flavor: Flavor, links: &Links) -> Response<Whole> {
-        let told = self.told(flavor);
-        let mut members = told.members(links.problem_type(told.code));
+    pub(super) fn response(&self, flavor: Flavor, links: &Links) -> Response<WholeBody> {
+        let details = self.details(flavor);
+        let mut members = details.members(links.problem_type(details.code));
         if let Some(status) = self.upstream_status() {
             members.insert("upstream_status".to_owned(), status.as_u16().into());
         }
         let problem =
-            ProblemJson { status: told.status, title: told.title, detail: told.detail, members }.response();
-        let mut response = problem.map(Whole::from);
+            ProblemJson { status: details.status, title: details.title, detail: details.detail, members }.response();
+        let mut response = problem.map(WholeBody::from);
         let headers = response.headers_mut();
         headers.insert(LINK, links.described_by());
-        if let Some(after) = told.retry_after {
+        if let Some(after) = details.retry_after {
             headers.insert(RETRY_AFTER, whole_seconds(after).into());
         }
         if let Self::Accepted { location, .. } = self
@@ -505,12 +496,12 @@ impl Problem {
     }
 }
 
-/// `Retry-After` has whole seconds, and zero would be an invitation to hammer.
+/// `Retry-After` is in whole seconds. Zero would let clients retry in a busy loop.
 fn whole_seconds(duration: Duration) -> u64 {
     (duration.as_secs() + u64::from(duration.subsec_nanos() > 0)).max(1)
 }
 
-/// Error texts begin small and end without a stop, because they are often quoted; a detail stands alone.
+/// Makes a sentence of an error text, which has no capital letter and no full stop.
 fn sentence(text: &str) -> String {
     let mut characters = text.chars();
     let first = characters.next().map(|first| first.to_ascii_uppercase());

@@ -1,4 +1,4 @@
-//! Answers, as they travel and as they are stored.
+//! From an answer to the stored reply, and from the stored reply to an answer.
 
 use ::http::header::{
     CONNECTION, CONTENT_ENCODING, CONTENT_LENGTH, DATE, PROXY_AUTHENTICATE, PROXY_AUTHORIZATION, SET_COOKIE,
@@ -7,14 +7,15 @@ use ::http::header::{
 use ::http::{HeaderMap, HeaderName, HeaderValue, Method, Response, StatusCode, response};
 use bytes::Bytes;
 
-use super::body::Whole;
+use super::body::WholeBody;
 use super::classify::Class;
 use super::header::{IDEMPOTENCY_EXPIRES, IDEMPOTENCY_REPLAYED, IDEMPOTENT_REPLAYED, OUTCOME};
+use super::list_header::members;
 use super::policy::{Flavor, Policy, SetCookie};
-use super::text::{members, rfc3339};
+use super::wellknown::rfc3339;
 use crate::{Reply, Timestamp};
 
-/// What speaks of one connection, not of the answer.
+/// Headers about one connection, and not about the answer.
 const HOP_BY_HOP: [HeaderName; 8] = [
     CONNECTION,
     HeaderName::from_static("keep-alive"),
@@ -25,17 +26,21 @@ const HOP_BY_HOP: [HeaderName; 8] = [
     TRANSFER_ENCODING,
     UPGRADE,
 ];
-/// What the server writes itself, from the body that it is given: a copy could contradict it.
+/// Headers that the server writes itself, from the body: a stored copy could contradict it.
 const FRAMING: [HeaderName; 2] = [CONTENT_LENGTH, TRANSFER_ENCODING];
 /// Trailers are stored among the headers, under names that no header can have.
 const TRAILER_MARK: &str = ":trailer:";
 
-/// Divides an answer into what is stored and what the first caller gets, who gets what is not stored, too. Every value of
-/// a repeated header is kept, in order.
-pub(super) fn divide(policy: &Policy, parts: response::Parts, body: Whole) -> (Reply, Response<Whole>) {
+/// Divides an answer into the stored reply and the first caller's answer, which also has the headers that are not stored.
+/// Every value of a repeated header is kept, in order.
+pub(super) fn divide(
+    policy: &Policy,
+    parts: response::Parts,
+    body: WholeBody,
+) -> (Reply, Response<WholeBody>) {
     let named: Vec<String> = members(&parts.headers, &CONNECTION).map(str::to_ascii_lowercase).collect();
     let count = parts.headers.len();
-    // One more, for when it expires. Room is for names, of which there can be only so many; values may be more.
+    // One more, for `Idempotency-Expires`. Capacity counts names, and has a maximum that the number of values may exceed.
     let first = HeaderMap::try_with_capacity(parts.headers.keys_len() + 1);
     let (mut first, mut unstored) = (first.unwrap_or_default(), Vec::new());
     let mut headers = Vec::with_capacity(count);
@@ -43,19 +48,19 @@ pub(super) fn divide(policy: &Policy, parts: response::Parts, body: Whole) -> (R
         if *name == OUTCOME || FRAMING.contains(name) {
             continue;
         }
-        let passing = HOP_BY_HOP.contains(name)
+        let is_unstored = HOP_BY_HOP.contains(name)
             || named.iter().any(|named| named == name.as_str())
             || *name == DATE
             || [IDEMPOTENCY_EXPIRES, IDEMPOTENCY_REPLAYED, IDEMPOTENT_REPLAYED].contains(name)
             || (*name == SET_COOKIE && policy.set_cookie == SetCookie::Drop);
-        if passing {
+        if is_unstored {
             unstored.push((name.clone(), value.clone()));
         } else {
             headers.push((name.as_str().to_owned(), Bytes::copy_from_slice(value.as_bytes())));
             first.append(name.clone(), value.clone());
         }
     }
-    // After the others, as if it had been added to a stored answer.
+    // After the stored ones, as on a replay, where such headers are added to them.
     for (name, value) in unstored {
         first.append(name, value);
     }
@@ -63,39 +68,40 @@ pub(super) fn divide(policy: &Policy, parts: response::Parts, body: Whole) -> (R
         headers.push((format!("{TRAILER_MARK}{name}"), Bytes::copy_from_slice(value.as_bytes())));
     }
     let status = parts.status.as_u16();
-    // What was read is a slice of the connection's buffer, which would stay in memory for as long as the answer does.
+    // The body is a slice of the connection's buffer. Without a copy, the buffer would stay in memory as long as the reply.
     let data = Bytes::copy_from_slice(&body.data);
-    // The first caller may have to wait for a slow store, and shares the copy meanwhile.
-    let mut response = whole(parts.status, Whole { data: data.clone(), ..body });
+    // The first caller shares the copy, because it may have to wait for a slow store.
+    let mut response = bare(parts.status, WholeBody { data: data.clone(), ..body });
     *response.headers_mut() = first;
     *response.extensions_mut() = parts.extensions;
     (Reply { status, headers, body: data, version: policy.response_version }, response)
 }
 
-/// A problem that is stored as the answer.
-pub(super) fn stored(policy: &Policy, problem: Response<Whole>) -> Reply {
+/// The reply for a problem that is stored as the answer.
+pub(super) fn stored(policy: &Policy, problem: Response<WholeBody>) -> Reply {
     let (parts, body) = problem.into_parts();
-    // Its own word to an outer Onceward is part of the answer, and stays with it.
+    // `divide` drops `Onceward-Outcome`. A problem's own is kept: an outer Onceward reads it on every replay.
     let outcome = parts.headers.get(OUTCOME).cloned();
     let (mut reply, _) = divide(policy, parts, body);
-    let outcome = outcome.map(|word| (OUTCOME.as_str().to_owned(), Bytes::copy_from_slice(word.as_bytes())));
+    let outcome =
+        outcome.map(|value| (OUTCOME.as_str().to_owned(), Bytes::copy_from_slice(value.as_bytes())));
     reply.headers.extend(outcome);
     reply
 }
 
 /// The answer for the caller whose request was executed.
-pub(super) fn executed(mut response: Response<Whole>, expires_at: Timestamp) -> Response<Whole> {
+pub(super) fn executed(mut response: Response<WholeBody>, expires_at: Timestamp) -> Response<WholeBody> {
     response.headers_mut().insert(IDEMPOTENCY_EXPIRES, expiry(expires_at));
     response
 }
 
-/// The answer for everybody else.
-pub(super) fn replayed(reply: &Reply, flavor: Flavor, expires_at: Timestamp) -> Response<Whole> {
+/// The answer for every other caller.
+pub(super) fn replayed(reply: &Reply, flavor: Flavor, expires_at: Timestamp) -> Response<WholeBody> {
     let mut response = restore(reply);
     let headers = response.headers_mut();
     headers.insert(IDEMPOTENCY_EXPIRES, expiry(expires_at));
     headers.insert(IDEMPOTENCY_REPLAYED, HeaderValue::from_static("true"));
-    // Another client may be told that it does not accept the coding.
+    // A client that does not accept the coding gets a 406 instead.
     let varies = |member: &str| member == "*" || member.eq_ignore_ascii_case("accept-encoding");
     if headers.contains_key(CONTENT_ENCODING) && !members(headers, &VARY).any(varies) {
         headers.append(VARY, HeaderValue::from_static("accept-encoding"));
@@ -109,16 +115,16 @@ pub(super) fn replayed(reply: &Reply, flavor: Flavor, expires_at: Timestamp) -> 
     response
 }
 
-/// An answer that proves that nothing was done: it is told as it came, and nothing of it is stored.
-pub(super) fn released(mut parts: response::Parts, body: Whole) -> Response<Whole> {
+/// An answer that proves that nothing was done. It is passed on as it came, and not stored.
+pub(super) fn released(mut parts: response::Parts, body: WholeBody) -> Response<WholeBody> {
     FRAMING.iter().for_each(|name| drop(parts.headers.remove(name)));
-    // This layer's own word now, for an outer Onceward.
+    // For an outer Onceward.
     parts.headers.insert(OUTCOME, HeaderValue::from_static(Class::Retryable.name()));
     Response::from_parts(parts, body)
 }
 
-/// HEAD is answered as GET would be, without the body. Some servers leave that to whoever answers.
-pub(super) fn to(method: &Method, mut response: Response<Whole>) -> Response<Whole> {
+/// Removes the body of an answer to HEAD, because some servers do not.
+pub(super) fn for_method(method: &Method, mut response: Response<WholeBody>) -> Response<WholeBody> {
     if *method == Method::HEAD {
         let body = std::mem::take(response.body_mut());
         if !body.data.is_empty() {
@@ -128,13 +134,13 @@ pub(super) fn to(method: &Method, mut response: Response<Whole>) -> Response<Who
     response
 }
 
-/// An answer from the record. Replies also come from operators and webhooks, so what no HTTP message can carry is left out here.
-pub(super) fn restore(reply: &Reply) -> Response<Whole> {
+/// Makes an answer of a stored reply. Replies also come from operators and webhooks, so what HTTP cannot carry is left out.
+pub(super) fn restore(reply: &Reply) -> Response<WholeBody> {
     let status = StatusCode::from_u16(reply.status)
         .ok()
         .filter(|status| !status.is_informational())
         .unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
-    let mut response = whole(status, reply.body.clone().into());
+    let mut response = bare(status, reply.body.clone().into());
     let mut trailers = HeaderMap::new();
     for (name, value) in &reply.headers {
         let (plain, trailer) = match name.strip_prefix(TRAILER_MARK) {
@@ -146,7 +152,7 @@ pub(super) fn restore(reply: &Reply) -> Response<Whole> {
         else {
             continue;
         };
-        // What is restored was completed, whatever its headers say.
+        // A stored reply is a completed one, whatever its headers say.
         let contradicts = name == OUTCOME && value != Class::Completed.name();
         if trailer {
             trailers.append(name, value);
@@ -160,8 +166,8 @@ pub(super) fn restore(reply: &Reply) -> Response<Whole> {
     response
 }
 
-/// An answer without headers yet. Some statuses have no body, whatever came with them.
-fn whole(status: StatusCode, mut body: Whole) -> Response<Whole> {
+/// An answer without headers. A status that allows no body has none, whatever was stored.
+fn bare(status: StatusCode, mut body: WholeBody) -> Response<WholeBody> {
     if matches!(status, StatusCode::NO_CONTENT | StatusCode::NOT_MODIFIED) {
         body.data = Bytes::new();
     }
@@ -172,7 +178,7 @@ fn whole(status: StatusCode, mut body: Whole) -> Response<Whole> {
 }
 
 fn expiry(at: Timestamp) -> HeaderValue {
-    // Digits, letters and signs: a header value by construction. An empty one is as good as none.
+    // Always a valid header value, so the fallback is not used.
     HeaderValue::try_from(rfc3339(at)).unwrap_or(HeaderValue::from_static(""))
 }
 
@@ -182,11 +188,11 @@ mod tests {
 
     #[test]
     fn an_answer_that_waits_to_be_stored_is_in_memory_once() {
-        let came = Bytes::from(b"paid".repeat(1000));
-        let (parts, body) = Response::new(Whole::from(came.clone())).into_parts();
+        let received = Bytes::from(b"paid".repeat(1000));
+        let (parts, body) = Response::new(WholeBody::from(received.clone())).into_parts();
         let (reply, first) = divide(&Policy::default(), parts, body);
-        assert_eq!(first.body().data, came);
+        assert_eq!(first.body().data, received);
         assert_eq!(first.body().data.as_ptr(), reply.body.as_ptr());
-        assert!(came.is_unique(), "what was read is still held");
+        assert!(received.is_unique(), "the connection's buffer is still referenced");
     }
 }

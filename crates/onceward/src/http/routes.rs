@@ -5,10 +5,10 @@ use std::sync::Arc;
 
 use ::http::Method;
 
-use super::method::{has_small_letters, is_miscased, is_same_but_for_case};
+use super::method::{equals_ignoring_case, has_lower_case, is_miscased};
 use super::path::{Reading, Readings};
+use super::percent::percent_decode;
 use super::policy::{KeyRule, Mode, Policy, PolicyError};
-use super::text::percent_decode;
 use crate::Secret;
 
 /// A table of routes; the first match wins, and what matches none is under the default policy.
@@ -215,7 +215,7 @@ impl Routes {
     pub(super) fn is_miscased(&self, method: &Method) -> bool {
         let method = method.as_str().as_bytes();
         is_miscased(method)
-            || has_small_letters(method) && self.listed().any(|known| is_same_but_for_case(method, known))
+            || has_lower_case(method) && self.listed().any(|known| equals_ignoring_case(method, known))
     }
 
     /// Every method that a route or a policy lists, those of unprotected routes included.
@@ -255,7 +255,7 @@ impl Pattern {
         let (method, path) = match text.split_once(' ') {
             Some((method, path)) => {
                 let method = Method::from_bytes(method.as_bytes()).map_err(|_| refused("has no method"))?;
-                if has_small_letters(method.as_str().as_bytes()) {
+                if has_lower_case(method.as_str().as_bytes()) {
                     return Err(refused("has its method in small letters, which no request could match"));
                 }
                 (Some(method), path.trim_start())

@@ -6,20 +6,20 @@ use std::str::FromStr;
 use ::http::header::{AUTHORIZATION, CONNECTION, HOST};
 use ::http::{HeaderMap, HeaderName};
 
-use super::credential::{Unusable, basic_user, stable};
-use super::text::members;
+use super::credential::{Unusable, basic_user, canonical};
+use super::list_header::members;
 use crate::digest::Digest;
 use crate::fingerprint::{changes_with_every_try, is_own};
 use crate::{Scope, Secret};
 
-/// What a scope is made of: all parts together name the tenant.
+/// How a request's scope is made. All parts together identify the tenant.
 ///
-/// There is no default, because what makes a tenant is a decision. The text form is what [`Identity`](crate::Identity)
-/// wants to be told, so that a change of the rule is noticed.
+/// There is no default, because what makes a tenant is a decision. [`Identity`](crate::Identity) is given the text form, so
+/// that a change of the rules is noticed.
 ///
-/// A tenant is only as safe as the check of who it is. `authorization` takes the whole credential into the scope, so that
-/// a wrong one is another tenant. `header:NAME` and `basic:user` take a name that any client can send. They are for services
-/// behind something that has verified that name, which [`parse_verified`](Self::parse_verified) declares.
+/// Tenants are only separate if their identity is verified. `authorization` takes the whole credential into the scope, so a
+/// wrong credential is another tenant. `header:NAME` and `basic:user` take a name that any client can send. They need a
+/// proxy or a layer in front that verifies the name, which [`parse_verified`](Self::parse_verified) declares.
 ///
 /// ```
 /// use onceward::http::ScopeRules;
@@ -43,9 +43,9 @@ pub enum ScopeRule {
     /// `authorization`: a hash of the Authorization header, for credentials that stay the same: Basic, and Bearer with an
     /// opaque token. The scheme's case, and the white space after it, make no difference.
     Authorization,
-    /// `basic:user`: the user name of HTTP Basic, whatever the password. Must be verified: the password is not looked at.
+    /// `basic:user`: the user name of HTTP Basic, whatever the password. Must be verified: the password is not checked.
     BasicUser,
-    /// `fixed:NAME`: everyone shares one scope, so whoever knows a key and its payload gets the stored answer.
+    /// `fixed:NAME`: all callers share one scope, so a caller that knows a key and its payload gets the stored answer.
     Fixed(Box<str>),
 }
 
@@ -75,23 +75,23 @@ pub enum ScopeRuleError {
         /// As given.
         rule: String,
     },
-    /// Every key would be a scope of its own.
+    /// Each key would be a scope of its own.
     #[error(
-        "{rule:?} would make each key its own scope, so that whoever sends another's key gets the other's answer: name what makes a tenant"
+        "{rule:?} would make each key its own scope, so that a caller that sends another's key would get the other's answer: name what makes a tenant"
     )]
     TheKey {
         /// As given.
         rule: String,
     },
-    /// It would take what the rule `authorization` refuses, such as a token that is refreshed.
+    /// It would accept credentials that the rule `authorization` refuses, such as a token that is refreshed.
     #[error(
-        "{rule:?} would take every credential, also one that changes with every try, so that a retry would be a new operation: use \"authorization\", which refuses those"
+        "{rule:?} would accept credentials that change with every try, so that a retry would be a new operation: use \"authorization\", which refuses them"
     )]
     Credential {
         /// As given.
         rule: String,
     },
-    /// The header says nothing about the caller, or something else with every try.
+    /// The header does not identify the caller, or changes with every try.
     #[error("{rule:?} {why}: name a header that says who calls, and stays the same with every retry")]
     NoTenant {
         /// As given.
@@ -105,7 +105,7 @@ pub enum ScopeRuleError {
         /// The rule.
         rule: String,
     },
-    /// Nothing was declared to verify it.
+    /// It needs verification, and none was declared.
     #[error(
         "{rule:?} is believed without a password or signature, so that a client that sends another's name would get the other's stored answers and could occupy its keys: use \"authorization\", or declare with ScopeRules::parse_verified that something in front verifies it"
     )]
@@ -121,7 +121,7 @@ pub enum ScopeRuleError {
     },
 }
 
-/// Why a request has no scope. Names the part, and never repeats what was sent.
+/// Why a request has no scope. It names the missing part, and never repeats the value that was sent.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum ScopeMissing {
     /// A part is not there.
@@ -130,13 +130,13 @@ pub enum ScopeMissing {
         /// The header.
         part: HeaderName,
     },
-    /// A part is there twice, and picking one could merge two tenants.
+    /// A part is there twice. To choose one of them could merge two tenants.
     #[error("the request has more than one {part} header: send exactly one")]
     Several {
         /// The header.
         part: HeaderName,
     },
-    /// The client tells proxies to remove it, so that it may get lost on the way or on a retry.
+    /// The client tells proxies to remove it, so it may be missing on a retry.
     #[error(
         "the Connection header names {part}, which says whose key this is and which proxies would remove: leave it out there"
     )]
@@ -149,26 +149,26 @@ pub enum ScopeMissing {
         "the Authorization header holds a JSON Web Token, which changes when it is refreshed and would make a retry a new operation: this service's operator should use the scope rule jwt:sub instead of authorization, and until there is that rule a header that a verifying proxy sets"
     )]
     Refreshable,
-    /// Its scheme signs or answers anew with every try, is not known to stay the same, or has no token.
+    /// Its value may change with every try, because of its scheme, or it has no token.
     #[error(
         "the Authorization header does not say whose key this is in a way that stays the same with every retry: send Basic, or Bearer with an opaque token"
     )]
     Changing,
-    /// Not Basic, or without a user.
+    /// It is not Basic, or has no user name.
     #[error("the Authorization header has no user name of the Basic scheme")]
     NotBasic,
-    /// All parts together do not fit.
+    /// All parts together are longer than a scope may be.
     #[error("the parts that say whose key this is are too long together")]
     TooLong,
 }
 
 /// Longer values are hashed, so that several parts fit a scope.
-const LONGEST_PLAIN_BYTES: usize = 100;
-/// Marks a hashed value. One that was sent with this mark is hashed too, so that nobody can pretend to be a hash.
+const PLAIN_BYTES_MAX: usize = 100;
+/// Marks a hashed value. A sent value with this prefix is hashed as well, so that no client can imitate a hash.
 const HASHED: &str = "sha256-";
 
 impl ScopeRules {
-    /// Reads rules that need nobody in front. Refuses `header:NAME` and `basic:user`.
+    /// Reads rules that need no verification in front. Refuses `header:NAME` and `basic:user`.
     pub fn parse<'a>(rules: impl IntoIterator<Item = &'a str>) -> Result<Self, ScopeRuleError> {
         let rules = Self::parse_verified(rules)?;
         match rules.0.iter().find(|rule| rule.needs_verification()) {
@@ -177,27 +177,27 @@ impl ScopeRules {
         }
     }
 
-    /// Reads rules, and declares that something in front of the layer verifies what each of them takes from a request.
+    /// Reads rules, and declares that a proxy or a layer in front verifies the values that they take from a request.
     ///
-    /// For `header:NAME` that is a proxy or a layer that authenticates the caller, sets the header itself and removes the one
-    /// that the client sent. For `basic:user` it is one that refuses a wrong password. Without it, a client that sends
-    /// another's name gets the other's stored answers, and can occupy its keys.
+    /// For `header:NAME` it must authenticate the caller, set the header itself, and remove one that the client sent. For
+    /// `basic:user` it must refuse a wrong password. Without it, a client that sends another's name gets the other's stored
+    /// answers, and can occupy its keys.
     pub fn parse_verified<'a>(rules: impl IntoIterator<Item = &'a str>) -> Result<Self, ScopeRuleError> {
         let rules = Self::parse_used(rules)?;
         rules.outdated().map_or(Ok(rules), Err)
     }
 
-    /// Reads rules for a store that was used with them. It takes what earlier versions took and [`Self::outdated`] tells of,
-    /// because with other rules every key in that store would be forgotten.
+    /// Reads rules for a store that was used with them. Unlike [`parse_verified`](Self::parse_verified), it accepts rules that
+    /// are [outdated](Self::outdated), because with other rules every key in that store would be forgotten.
     ///
-    /// Declares what [`parse_verified`](Self::parse_verified) does, and that the store knows the identity that is made of these
-    /// rules, as [`Identity::recognised_by`](crate::Identity::recognised_by) tells. A new store should not begin with them.
+    /// The caller also declares that the store has the identity that is made of these rules; see
+    /// [`Identity::recognised_by`](crate::Identity::recognised_by). A new store should not begin with outdated rules.
     pub fn parse_used<'a>(rules: impl IntoIterator<Item = &'a str>) -> Result<Self, ScopeRuleError> {
         let rules: Vec<ScopeRule> = rules.into_iter().map(str::parse).collect::<Result<_, _>>()?;
         if rules.is_empty() { Err(ScopeRuleError::None) } else { Ok(Self(rules)) }
     }
 
-    /// Why a new store is refused these rules, though earlier versions took them: `header:Host`, or the same part twice.
+    /// Why these rules are refused for a new store, though earlier versions accepted them: `header:Host`, or a part twice.
     pub fn outdated(&self) -> Option<ScopeRuleError> {
         let twice = |index: usize, rule: &ScopeRule| {
             self.0[..index].contains(rule).then(|| ScopeRuleError::Twice { rule: rule.to_string() })
@@ -288,14 +288,14 @@ impl fmt::Display for ScopeRules {
 }
 
 impl ScopeRule {
-    /// Why a new store is refused this part, though earlier versions took it.
+    /// Why this part is refused for a new store, though earlier versions accepted it.
     fn outdated(&self) -> Option<ScopeRuleError> {
         let why = "says which service is called, and not by whom";
         matches!(self, Self::Header(name) if name == HOST)
             .then(|| ScopeRuleError::NoTenant { rule: self.to_string(), why })
     }
 
-    /// Whether it takes what any client can send, so that something in front must verify it.
+    /// Whether any client can send the value that it takes, so that it must be verified in front.
     fn needs_verification(&self) -> bool {
         match self {
             Self::Header(_) | Self::BasicUser => true,
@@ -309,7 +309,7 @@ impl ScopeRule {
             Self::Header(name) => Ok(plain_or_hashed(only(headers, name)?, secret)),
             Self::Authorization => {
                 let value = only(headers, &AUTHORIZATION)?;
-                let credential = stable(value).map_err(|unusable| match unusable {
+                let credential = canonical(value).map_err(|unusable| match unusable {
                     Unusable::Changing => ScopeMissing::Changing,
                     Unusable::Refreshed => ScopeMissing::Refreshable,
                 })?;
@@ -338,12 +338,12 @@ fn only<'a>(headers: &'a HeaderMap, name: &HeaderName) -> Result<&'a [u8], Scope
 
 fn plain_or_hashed(value: &[u8], secret: Option<&Secret>) -> String {
     match std::str::from_utf8(value) {
-        Ok(text) if text.len() <= LONGEST_PLAIN_BYTES && !text.starts_with(HASHED) => text.to_owned(),
+        Ok(text) if text.len() <= PLAIN_BYTES_MAX && !text.starts_with(HASHED) => text.to_owned(),
         Ok(_) | Err(_) => hashed(value, secret),
     }
 }
 
-/// Keyed where the engine has a secret, so that whoever reads the database cannot try passwords against it.
+/// Keyed where the engine has a secret, so that passwords cannot be guessed from a stolen database.
 fn hashed(value: &[u8], secret: Option<&Secret>) -> String {
     let mut digest = Digest::new(secret, "onceward scope part");
     digest.part(value);
@@ -408,7 +408,7 @@ mod tests {
     }
 
     #[test]
-    fn rules_that_any_client_can_meet_must_be_declared_verified() {
+    fn rules_whose_value_any_client_can_send_must_be_declared_verified() {
         for rules in [&["basic:user"][..], &["header:x-tenant"], &["authorization", "header:x-tenant"]] {
             let refused = ScopeRules::parse(rules.iter().copied()).unwrap_err();
             assert!(matches!(refused, ScopeRuleError::Unverified { .. }), "{refused}");
@@ -416,13 +416,13 @@ mod tests {
             let verified = ScopeRules::parse_verified(rules.iter().copied()).unwrap();
             assert_eq!(verified.to_string(), rules.join(","));
         }
-        let declared_in_vain = ScopeRules::parse_verified(["authorization"]);
-        assert_eq!(declared_in_vain, ScopeRules::parse(["authorization"]));
+        let declared_without_need = ScopeRules::parse_verified(["authorization"]);
+        assert_eq!(declared_without_need, ScopeRules::parse(["authorization"]));
     }
 
-    /// Stores hold keys under these names: another hash would forget them.
+    /// Stores hold keys under these hashes: other hashes would forget them.
     #[test]
-    fn the_common_spelling_of_a_credential_keeps_its_name() {
+    fn the_common_spelling_of_a_credential_keeps_its_hash() {
         let of = |value: &str| scope(&["authorization"], &[("authorization", value)]).unwrap();
         assert_eq!(
             of("Bearer sk_live_1").as_str(),
@@ -449,7 +449,7 @@ mod tests {
     }
 
     #[test]
-    fn long_values_are_hashed_and_nobody_can_pretend_to_be_a_hash() {
+    fn long_values_are_hashed_and_no_client_can_imitate_a_hash() {
         let long = "x".repeat(300);
         let hash = scope(&["header:t"], &[("t", &long)]).unwrap();
         assert!(hash.as_str().len() < 100);
@@ -478,7 +478,7 @@ mod tests {
     }
 
     #[test]
-    fn a_used_store_may_go_on_with_what_earlier_versions_took_and_retries_could_find() {
+    fn a_used_store_may_keep_rules_that_only_earlier_versions_accepted() {
         for rules in [["header:Host", "authorization"], ["fixed:a", "header:host"], ["fixed:a", "fixed:a"]] {
             let used = ScopeRules::parse_used(rules).unwrap();
             assert_eq!(used.outdated(), ScopeRules::parse_verified(rules).err());

@@ -1,4 +1,4 @@
-//! The service: decides what is to be done with a request, and matches on it.
+//! The service: decides what is to be done with a request, and does it.
 
 use std::sync::Arc;
 use std::task::{Context, Poll};
@@ -8,13 +8,13 @@ use ::http::{HeaderValue, Request, Response, Version};
 use http_body::Body as HttpBody;
 use tower_service::Service;
 
-use super::admit::{Admission, Ticket, admit};
-use super::body::{Body, Drained, Whole, drain};
+use super::admit::{Admission, KeyedRequest, admit};
+use super::body::{Body, Drained, WholeBody, drain};
 use super::classify::{OnError, Unsure};
 use super::exchange::Exchange;
 use super::future::ResponseFuture;
-use super::handled::{Handled, How};
-use super::layer::Shared;
+use super::handled::{Disposition, Handled};
+use super::layer::LayerState;
 use super::policy::Flavor;
 use super::problem::Problem;
 use super::{operation_headers, reply, shadow, wellknown};
@@ -24,23 +24,23 @@ use crate::{Key, Scope};
 #[derive(Debug)]
 pub struct Idempotency<S, C = Unsure> {
     inner: S,
-    shared: Arc<Shared>,
+    layer: Arc<LayerState>,
     on_error: Arc<C>,
 }
 
 impl<S, C> Idempotency<S, C> {
-    pub(super) fn new(inner: S, shared: Arc<Shared>, on_error: Arc<C>) -> Self {
-        Self { inner, shared, on_error }
+    pub(super) fn new(inner: S, layer: Arc<LayerState>, on_error: Arc<C>) -> Self {
+        Self { inner, layer, on_error }
     }
 
-    fn exchange(&self, ticket: Ticket) -> Exchange<C> {
-        Exchange { shared: self.shared.clone(), on_error: self.on_error.clone(), ticket: Arc::new(ticket) }
+    fn exchange(&self, request: KeyedRequest) -> Exchange<C> {
+        Exchange { layer: self.layer.clone(), on_error: self.on_error.clone(), keyed: Arc::new(request) }
     }
 }
 
 impl<S: Clone, C> Clone for Idempotency<S, C> {
     fn clone(&self) -> Self {
-        Self::new(self.inner.clone(), self.shared.clone(), self.on_error.clone())
+        Self::new(self.inner.clone(), self.layer.clone(), self.on_error.clone())
     }
 }
 
@@ -63,18 +63,18 @@ where
 
     fn call(&mut self, mut request: Request<B>) -> Self::Future {
         operation_headers::remove(request.headers_mut());
-        // The one that was made ready goes with this request; its clone waits to be made ready for the next.
+        // This request gets the service that `poll_ready` made ready. Its clone is not ready yet, and stays for the next.
         let clone = self.inner.clone();
         let mut ready = std::mem::replace(&mut self.inner, clone);
         let (parts, body) = request.into_parts();
-        match admit(&self.shared, &parts) {
-            Admission::Pass(route, how) => {
+        match admit(&self.layer, &parts) {
+            Admission::Pass(route, disposition) => {
                 let request = Request::from_parts(parts, Body::passed(body));
-                ResponseFuture::passed(ready.call(request), Handled { route, how, operation: None })
+                ResponseFuture::passed(ready.call(request), Handled { route, disposition, operation: None })
             }
-            Admission::Observe(ticket) => {
-                let handled = Handled::new(&ticket.route, How::Observed);
-                let exchange = self.exchange(ticket);
+            Admission::Observe(keyed) => {
+                let handled = Handled::without_operation(&keyed.route, Disposition::Observed);
+                let exchange = self.exchange(keyed);
                 let (body, shadow) = shadow::observe(exchange, &parts, body);
                 let answer = shadow.watch(ready.call(Request::from_parts(parts, body)));
                 ResponseFuture::handled(Box::pin(
@@ -82,31 +82,32 @@ where
                 ))
             }
             Admission::Page => {
-                let page = wellknown::page(&self.shared.routes, &self.shared.links, &parts.headers);
-                let page = reply::to(&parts.method, page).map(Body::whole);
-                let page = published(&self.shared).mark(page);
+                let page = wellknown::page(&self.layer.routes, &self.layer.links, &parts.headers);
+                let page = reply::for_method(&parts.method, page).map(Body::whole);
+                let page = published(&self.layer).mark(page);
                 ResponseFuture::handled(Box::pin(async move { Ok(page) }))
             }
             Admission::Status(scope, key) => {
-                let shared = self.shared.clone();
+                let layer = self.layer.clone();
                 ResponseFuture::handled(Box::pin(async move {
-                    let response = status(&shared, &scope, &key).await;
-                    Ok(reply::to(&parts.method, response).map(Body::whole))
+                    let response = key_status(&layer, &scope, &key).await;
+                    Ok(reply::for_method(&parts.method, response).map(Body::whole))
                 }))
             }
             Admission::Refuse(problem, flavor, route) => {
-                let response = problem.response(flavor, &self.shared.links);
-                let response = reply::to(&parts.method, response);
-                let handled = Handled { route, how: How::Refused(problem.code()), operation: None };
+                let response = problem.response(flavor, &self.layer.links);
+                let response = reply::for_method(&parts.method, response);
+                let disposition = Disposition::Refused(problem.code());
+                let handled = Handled { route, disposition, operation: None };
                 ResponseFuture::handled(Box::pin(async move {
-                    let response = refused(response, &Request::from_parts(parts, ()), body).await;
+                    let response = refuse_unread(response, &Request::from_parts(parts, ()), body).await;
                     Ok(handled.mark(response.map(Body::whole)))
                 }))
             }
-            Admission::Protect(ticket) => {
-                let exchange = self.exchange(ticket);
-                // A request that may have to wait for another must not hold the capacity that the other needs: the
-                // clone is made ready when it is about to be called.
+            Admission::Protect(keyed) => {
+                let exchange = self.exchange(keyed);
+                // A request that waits for another must not hold the capacity that the other one needs. So readiness is
+                // given back, and the clone is made ready just before it is called.
                 let unready = ready.clone();
                 drop(ready);
                 ResponseFuture::handled(Box::pin(exchange.answer(unready, parts, body)))
@@ -115,31 +116,32 @@ where
     }
 }
 
-fn published(shared: &Shared) -> Handled {
-    Handled::new(shared.routes.no_name(), How::Published)
+fn published(layer: &LayerState) -> Handled {
+    Handled::without_operation(layer.routes.no_name(), Disposition::Published)
 }
 
-async fn status(shared: &Shared, scope: &Scope, key: &Key) -> Response<Whole> {
-    let problem = match shared.engine.look_up(scope, key).await {
-        Ok(Some(record)) => return published(shared).mark(wellknown::status(&record)),
+async fn key_status(layer: &LayerState, scope: &Scope, key: &Key) -> Response<WholeBody> {
+    let problem = match layer.engine.look_up(scope, key).await {
+        Ok(Some(record)) => return published(layer).mark(wellknown::status(&record)),
         Ok(None) => Problem::KeyNotFound,
         Err(_) => Problem::StoreUnavailable,
     };
-    let how = How::Refused(problem.code());
-    Handled::new(shared.routes.no_name(), how).mark(problem.response(Flavor::Ietf, &shared.links))
+    let refused = Disposition::Refused(problem.code());
+    let handled = Handled::without_operation(layer.routes.no_name(), refused);
+    handled.mark(problem.response(Flavor::Ietf, &layer.links))
 }
 
-/// A refusal of a request whose body nobody has read. What is left of it must not be taken for the next request.
-async fn refused<B: HttpBody>(
-    mut response: Response<Whole>,
+/// Refuses a request whose body was not read. What is left of the body must not be taken for the next request.
+async fn refuse_unread<B: HttpBody>(
+    mut response: Response<WholeBody>,
     request: &Request<()>,
     body: B,
-) -> Response<Whole> {
-    // HTTP/2 and later keep requests apart by themselves.
+) -> Response<WholeBody> {
+    // HTTP/2 and later frame each request, so nothing can be mistaken for another one.
     if request.version() > Version::HTTP_11 {
         return response;
     }
-    // A client that waits for `100 Continue` has sent nothing, and reading would ask it to.
+    // A client that waits for `100 Continue` has not sent its body, and reading would ask for it.
     let drained = if request.headers().contains_key(EXPECT) { Drained::Rest } else { drain(body).await };
     if drained == Drained::Rest {
         response.headers_mut().insert(CONNECTION, HeaderValue::from_static("close"));

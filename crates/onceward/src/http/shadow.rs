@@ -1,9 +1,13 @@
-//! A route that only observes: what would have been done with a request is counted, and the request goes through.
+//! A route that only observes: a request goes through, and what protection would have done is counted.
 //!
-//! Beside the request a claim is made in a domain of its own, where no protected operation can meet it. It begins when the
-//! service has read the whole body, whose fingerprint it needs, and is settled with the class of the answer, without
-//! anything of the answer. Nobody waits for it: not the service, not the client, and not an operator, because the machine
-//! leaves no shadow unknown. What has no outcome, even if this process dies, expires like an answer.
+//! 1. The request goes to the service, and its body is copied on the way.
+//! 2. When the service has read the whole body, its fingerprint is known: a claim is made in a domain of its own, which no
+//!    protected operation uses. Its record is the shadow.
+//! 3. When the service answers, the shadow is settled with the class of the answer. Nothing of the answer but its status is
+//!    stored.
+//!
+//! The request never waits for its shadow. The machine leaves no shadow unknown, so none waits for an operator. A shadow
+//! without an outcome, because this process died, expires like an answer.
 
 use std::future::Future;
 
@@ -12,29 +16,28 @@ use http_body::Body as HttpBody;
 use tokio::sync::oneshot;
 use tracing::{Instrument as _, Span};
 
-use super::body::{Body, Copied};
+use super::body::{Body, BodyCopy};
 use super::classify::{Class, Failure, OnError};
 use super::exchange::Exchange;
 use super::policy::Policy;
 use super::suspicion::is_suspicious;
 use crate::{Observation, Outcome, Reply};
 
-/// Sees how a request ends, and tells its shadow.
+/// Sends the outcome of an observed request to the task that settles its shadow.
 pub(super) struct Shadow<C> {
     exchange: Exchange<C>,
-    told: Option<oneshot::Sender<Outcome>>,
+    outcome: Option<oneshot::Sender<Outcome>>,
 }
 
-/// Begins to observe. The body must be sent in place of the one that was given.
+/// Begins to observe a request. The service must be sent the returned body in place of the given one.
 pub(super) fn observe<B, C>(exchange: Exchange<C>, parts: &request::Parts, body: B) -> (Body<B>, Shadow<C>)
 where
     B: HttpBody,
     C: Send + Sync + 'static,
 {
-    let ((whole, read), (told, ended)) = (oneshot::channel(), oneshot::channel());
-    let shared = &exchange.shared;
-    let body =
-        Body::copied(body, Copied::new(exchange.ticket.policy.max_request_body, shared.room.open(), whole));
+    let ((copy, copied), (outcome, ended)) = (oneshot::channel(), oneshot::channel());
+    let share = exchange.layer.body_budget.empty_share();
+    let body = Body::copied(body, BodyCopy::new(exchange.keyed.policy.max_request_body, share, copy));
     let mut head = Request::new(());
     *head.method_mut() = parts.method.clone();
     *head.uri_mut() = parts.uri.clone();
@@ -42,28 +45,28 @@ where
     let shadow = exchange.clone();
     let observing = async move {
         // A body that was not read to its end, or does not fit, has no fingerprint: nothing is counted.
-        let Ok((data, drawn)) = read.await else { return };
+        let Ok((data, share)) = copied.await else { return };
         let Some(claim) = shadow.claim(&head.into_parts().0, &data) else { return };
-        drop((data, drawn));
-        let engine = shadow.shared.engine.clone();
+        drop((data, share));
+        let engine = shadow.layer.engine.clone();
         let ran = engine.run(claim, move |operation| async move {
-            if is_suspicious(&shadow.ticket.key) {
+            if is_suspicious(&shadow.keyed.key) {
                 shadow.note(operation.id(), Observation::SuspiciousKey);
             }
-            // The client went away, and the request with it. Protected work would have run on to its end.
-            ended.await.unwrap_or_else(|_| completed(&shadow.ticket.policy, 200))
+            // The request was dropped, because its client went away. Protected work would have run to its end.
+            ended.await.unwrap_or_else(|_| completed(&shadow.keyed.policy, 200))
         });
-        // A store that is away, or an engine that has no room, changes nothing for the request either.
+        // The request is not affected by a store that is away, or an engine at its limits.
         if let Err(error) = ran.await {
             tracing::debug!(%error, "a request was not observed");
         }
     };
     tokio::spawn(observing.instrument(Span::current()));
-    (body, Shadow { exchange, told: Some(told) })
+    (body, Shadow { exchange, outcome: Some(outcome) })
 }
 
 impl<C> Shadow<C> {
-    /// Passes the answer on as it is.
+    /// Sends the outcome that the answer means, and returns the answer unchanged.
     pub(super) async fn watch<R, E>(
         mut self,
         answer: impl Future<Output = Result<Response<R>, E>>,
@@ -74,7 +77,7 @@ impl<C> Shadow<C> {
         let answer = answer.await;
         let outcome = match &answer {
             Ok(response) => {
-                let policy = &self.exchange.ticket.policy;
+                let policy = &self.exchange.keyed.policy;
                 let status = response.status();
                 self.exchange.warn_of_invalid_outcome(response.headers(), None);
                 match Class::of(policy, status, response.headers()) {
@@ -90,14 +93,14 @@ impl<C> Shadow<C> {
                 Failure::TimedOut | Failure::Broken => Outcome::lost(self.exchange.on_error.words(error)),
             },
         };
-        self.tell(outcome);
+        self.send(outcome);
         answer
     }
 
-    fn tell(&mut self, outcome: Outcome) {
-        if let Some(told) = self.told.take() {
-            // Nobody listens where the request was not counted.
-            drop(told.send(outcome));
+    fn send(&mut self, outcome: Outcome) {
+        if let Some(sender) = self.outcome.take() {
+            // The receiver is gone where the request was not counted.
+            drop(sender.send(outcome));
         }
     }
 }
@@ -105,12 +108,12 @@ impl<C> Shadow<C> {
 impl<C> Drop for Shadow<C> {
     fn drop(&mut self) {
         if std::thread::panicking() {
-            self.tell(Outcome::lost("the service panicked"));
+            self.send(Outcome::lost("the service panicked"));
         }
     }
 }
 
-/// Nothing of an answer is kept but its status.
+/// A completed outcome that has only the answer's status.
 fn completed(policy: &Policy, status: u16) -> Outcome {
     Outcome::completed(Reply { version: policy.response_version, ..Reply::new("").with_status(status) })
 }

@@ -1,18 +1,17 @@
-//! Keys that somebody else may use, too.
+//! Keys that were probably not made for one operation.
 
 use crate::Key;
 
-/// A random key has at least 64 bits, which are 16 hexadecimal digits.
-const SHORTEST_RANDOM: usize = 16;
-/// Telephone numbers have this many digits, by the plan of the ITU; fewer are short keys anyway.
+/// 64 bits in hexadecimal digits, the shortest that a random key should be.
+const RANDOM_KEY_MIN_LENGTH: usize = 16;
+/// The digits of a telephone number: at most 15 by ITU E.164. Shorter keys than seven are suspicious anyway.
 const TELEPHONE_DIGITS: std::ops::RangeInclusive<usize> = 7..=15;
 
-/// Whether a key looks as if it were not made for one operation: short, an e-mail address, or a telephone number. It is
-/// accepted all the same, and counted, because the second operation of such a customer is refused or answered with the
-/// first one's answer.
+/// Whether a key is short, an e-mail address, or a telephone number. A client that uses such a key for a second operation
+/// gets a refusal or the first one's answer. So the key is accepted, and counted.
 pub(super) fn is_suspicious(key: &Key) -> bool {
     let key = key.as_str();
-    key.len() < SHORTEST_RANDOM || is_email(key) || is_telephone(key)
+    key.len() < RANDOM_KEY_MIN_LENGTH || is_email(key) || is_telephone(key)
 }
 
 fn is_email(key: &str) -> bool {
@@ -36,7 +35,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_short_or_names_a_person_is_suspicious_and_what_is_random_is_not() {
+    fn a_short_key_or_one_that_names_a_person_is_suspicious_and_a_random_one_is_not() {
         for (key, suspicious) in [
             ("order-17", true),
             ("123456789012345", true),

@@ -1,4 +1,4 @@
-//! Requests that go through without protection, on routes that allow it while the store is away.
+//! Requests that go to the service without protection, on routes that allow it while the store is unavailable.
 
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
@@ -15,10 +15,10 @@ use crate::engine::PassThroughEntry;
 use crate::store::StoreError;
 use crate::{EngineError, RecordId};
 
-/// How soon a request is worth repeating while another one goes through unprotected: most end within a second.
-const PASSING_RETRY: Duration = Duration::from_secs(1);
+/// When to retry while another request under the same key goes through unprotected: most end within a second.
+const RETRY_AFTER: Duration = Duration::from_secs(1);
 
-/// The request, until it is sent. It can be taken out once: by the work, or to be passed on unprotected.
+/// A request until it is sent. It can be taken out once: by the work, or to be sent unprotected.
 pub(super) struct Envelope<B>(Mutex<Option<Request<Body<B>>>>);
 
 impl<B> Envelope<B> {
@@ -33,25 +33,25 @@ impl<B> Envelope<B> {
 }
 
 impl<C> Exchange<C> {
-    /// Whether the route lets requests through while the store is away.
-    fn is_passable(&self) -> bool {
-        let policy = &self.ticket.policy;
+    /// Whether the route lets requests through while the store is unavailable.
+    fn allows_unprotected(&self) -> bool {
+        let policy = &self.keyed.policy;
         (policy.store_down, policy.key) == (StoreDown::Pass, KeyRule::Optional)
     }
 
-    /// Enters a request that may go through unprotected, before its claim is sent. The claim's work keeps the entry, too: it
-    /// goes on when the client goes away.
+    /// Registers a request that may go through unprotected, before its claim is sent. The work keeps the entry as well,
+    /// because it goes on when the client goes away.
     pub(super) fn enter(&self, id: RecordId) -> Result<Option<Arc<PassThroughEntry>>, Problem> {
-        if !self.is_passable() {
+        if !self.allows_unprotected() {
             return Ok(None);
         }
-        let entry = self.shared.engine.enter(id).ok_or(Problem::InProgress { retry_after: PASSING_RETRY })?;
+        let entry = self.layer.engine.enter(id).ok_or(Problem::InProgress { retry_after: RETRY_AFTER })?;
         Ok(Some(Arc::new(entry)))
     }
 
-    /// Whether a request may go through unprotected: only where nothing of its claim can be in the store, and no other request
-    /// under its key is under way in this process.
-    pub(super) fn passes_on(
+    /// Whether a request may go through unprotected: only where its claim cannot be in the store, and no other request under
+    /// its key is under way in this process.
+    pub(super) fn may_go_unprotected(
         &self,
         id: RecordId,
         error: &EngineError,
@@ -67,13 +67,13 @@ impl<C> Exchange<C> {
             | EngineError::Stopping
             | EngineError::Contended { .. } => false,
         };
-        away && !self.shared.engine.has(id) && entry.is_some_and(PassThroughEntry::may_pass)
+        away && !self.layer.engine.has(id) && entry.is_some_and(PassThroughEntry::may_pass)
     }
 }
 
-/// Sends a request unprotected, in a task of its own: it goes on when its client goes away, and until its answer has been read no
-/// other request under its key goes through.
-pub(super) async fn pass<S, B, R>(
+/// Sends a request unprotected, in a task of its own, so that it goes on when its client goes away. Until its answer has been
+/// read, no other request under its key goes through.
+pub(super) async fn send_unprotected<S, B, R>(
     mut inner: S,
     request: Request<Body<B>>,
     entry: Option<Arc<PassThroughEntry>>,
@@ -85,16 +85,16 @@ where
     B: Send + 'static,
     R: Send + 'static,
 {
-    let passing = async move {
+    let sending = async move {
         std::future::poll_fn(|context| inner.poll_ready(context)).await?;
         let response = inner.call(request).await?;
-        Ok(response.map(|body| Body::entered(body, entry)))
+        Ok(response.map(|body| Body::with_entry(body, entry)))
     };
-    match tokio::spawn(passing.instrument(Span::current())).await {
+    match tokio::spawn(sending.instrument(Span::current())).await {
         Ok(answered) => answered,
         Err(error) => match error.try_into_panic() {
             Ok(panic) => std::panic::resume_unwind(panic),
-            // The runtime is shutting down, and drops this future, too.
+            // The runtime is shutting down, and drops this future as well.
             Err(_) => std::future::pending().await,
         },
     }

@@ -1,25 +1,28 @@
-//! What is published: the policy of every route, and the state of a caller's own key.
+//! The published pages: the policy of every route, and the state of a caller's own key.
+
+use std::time::{Duration, UNIX_EPOCH};
 
 use ::http::header::{ACCEPT, CACHE_CONTROL, CONTENT_SECURITY_POLICY, CONTENT_TYPE, RETRY_AFTER, VARY};
 use ::http::{HeaderMap, HeaderValue, Response};
 use bytes::Bytes;
 use serde_json::{Value, json};
 
-use super::body::Whole;
+use super::body::WholeBody;
+use super::list_header::members;
+use super::percent::percent_encode;
 use super::policy::{Flavor, InProgress, KeyRule, Mode, Policy, SetCookie, StoreDown};
 use super::routes::Routes;
-use super::text::{escape_html, members, percent_encode, rfc3339};
-use crate::{Key, Record, State, Syntax};
+use crate::{Key, Record, State, Syntax, Timestamp};
 
 /// Where the policy is published.
 pub(super) const PAGE: &str = "/.well-known/idempotency";
-/// Where a key's state is told; the key follows.
+/// Where the state of a key is published; the key follows.
 pub const STATUS: &str = "/.well-known/idempotency/status/";
 
-/// It is in every problem, some of which are stored.
-const LONGEST_BASE_BYTES: usize = 255;
+/// The base is in every problem, some of which are stored.
+const BASE_BYTES_MAX: usize = 255;
 
-/// Where clients find what this layer publishes.
+/// The URLs of the published pages, as clients see them.
 #[derive(Debug, Clone)]
 pub(super) struct Links {
     base: Box<str>,
@@ -27,10 +30,10 @@ pub(super) struct Links {
 }
 
 impl Links {
-    /// `base` is what clients put before `/.well-known`; nothing where the paths are the same for them.
+    /// `base` is what clients see before `/.well-known`; empty where no proxy changes origin or path.
     pub(super) fn new(base: &str) -> Option<Self> {
         let base = base.trim_end_matches('/');
-        if base.len() > LONGEST_BASE_BYTES || base.contains(['<', '>', '"', '#', '?']) {
+        if base.len() > BASE_BYTES_MAX || base.contains(['<', '>', '"', '#', '?']) {
             return None;
         }
         let described_by = HeaderValue::try_from(format!("<{base}{PAGE}>; rel=\"describedby\"")).ok()?;
@@ -50,15 +53,15 @@ impl Links {
     }
 }
 
-/// The policy of every route, as JSON or as a page.
-pub(super) fn page(routes: &Routes, links: &Links, headers: &HeaderMap) -> Response<Whole> {
+/// The policy of every route, as JSON or HTML.
+pub(super) fn page(routes: &Routes, links: &Links, headers: &HeaderMap) -> Response<WholeBody> {
     let html = wants_html(headers);
     let (text, kind) = if html {
-        (as_page(routes), "text/html; charset=utf-8")
+        (as_html(routes), "text/html; charset=utf-8")
     } else {
         (as_json(routes, links).to_string(), "application/json")
     };
-    let mut response = Response::new(Whole::from(Bytes::from(text)));
+    let mut response = Response::new(WholeBody::from(Bytes::from(text)));
     let headers = response.headers_mut();
     headers.insert(CONTENT_TYPE, HeaderValue::from_static(kind));
     headers.insert(VARY, HeaderValue::from_static("accept"));
@@ -69,32 +72,32 @@ pub(super) fn page(routes: &Routes, links: &Links, headers: &HeaderMap) -> Respo
     response
 }
 
-/// The state of a key, and nothing of its answer.
-pub(super) fn status(record: &Record) -> Response<Whole> {
+/// The state of a key. Its answer is not shown.
+pub(super) fn status(record: &Record) -> Response<WholeBody> {
     let mut body = json!({ "state": record.state.name() });
     if let Some(expires) = record.published_expiry() {
         body["expires_at"] = rfc3339(expires).into();
     }
-    let mut waiting = false;
+    let mut is_pending = false;
     match &record.state {
         State::Completed { reply, .. } => {
             body["status"] = reply.status.into();
             body["response_version"] = reply.version.into();
         }
-        State::InProgress { .. } | State::Unknown { .. } => waiting = true,
+        State::InProgress { .. } | State::Unknown { .. } => is_pending = true,
         State::FailedRetryable { .. } | State::Expired { .. } => {}
     }
-    let mut response = Response::new(Whole::from(Bytes::from(body.to_string())));
+    let mut response = Response::new(WholeBody::from(Bytes::from(body.to_string())));
     let headers = response.headers_mut();
     headers.insert(CONTENT_TYPE, HeaderValue::from_static("application/json"));
     headers.insert(CACHE_CONTROL, HeaderValue::from_static("no-store"));
-    if waiting {
+    if is_pending {
         headers.insert(RETRY_AFTER, HeaderValue::from_static("1"));
     }
     response
 }
 
-/// A browser names `text/html`; whoever takes anything, or likes JSON as much, gets JSON.
+/// Whether `Accept` prefers HTML, as a browser's does. A client that accepts both alike gets JSON.
 fn wants_html(headers: &HeaderMap) -> bool {
     let weight = |wanted: &str| {
         members(headers, &ACCEPT)
@@ -131,7 +134,7 @@ fn as_json(routes: &Routes, links: &Links) -> Value {
     })
 }
 
-/// What a client must know. How long an execution may take, or what happens inside, is not its business.
+/// The settings that a client must know. Lease, timeout and the like are internal.
 fn settings(policy: &Policy) -> Value {
     json!({
         "mode": match policy.mode {
@@ -179,7 +182,32 @@ fn settings(policy: &Policy) -> Value {
     })
 }
 
-fn as_page(routes: &Routes) -> String {
+/// The last second that RFC 3339 can write, at the end of the year 9999.
+const LAST_SECOND: u64 = 253_402_300_799;
+
+/// A time in RFC 3339, in UTC, to the second.
+pub(super) fn rfc3339(at: Timestamp) -> String {
+    let seconds = Duration::from_secs((at.as_micros() / 1_000_000).min(LAST_SECOND));
+    humantime::format_rfc3339_seconds(UNIX_EPOCH + seconds).to_string()
+}
+
+/// Escapes the five characters that have a meaning in HTML.
+fn escape_html(text: &str) -> String {
+    let mut escaped = String::with_capacity(text.len());
+    for character in text.chars() {
+        match character {
+            '&' => escaped.push_str("&amp;"),
+            '<' => escaped.push_str("&lt;"),
+            '>' => escaped.push_str("&gt;"),
+            '"' => escaped.push_str("&quot;"),
+            '\'' => escaped.push_str("&#39;"),
+            other => escaped.push(other),
+        }
+    }
+    escaped
+}
+
+fn as_html(routes: &Routes) -> String {
     let rows: String = routes
         .policies()
         .map(|(name, _, policy)| {
@@ -193,7 +221,7 @@ fn as_page(routes: &Routes) -> String {
                 Key::MAX_BYTES,
                 cell("syntax"),
                 cell("in_progress"),
-                humantime::format_duration(std::time::Duration::from_secs(policy.retention.as_secs())),
+                humantime::format_duration(Duration::from_secs(policy.retention.as_secs())),
                 policy.max_request_body,
             )
         })
@@ -226,7 +254,7 @@ const TAIL: &str = r#"</table>
 <dd>The key belongs to another request: use a new one.
 <dt id="idempotency_key_in_progress"><code>idempotency_key_in_progress</code><dd>The first request still runs: ask again.
 <dt id="idempotency_outcome_unknown"><code>idempotency_outcome_unknown</code>
-<dd>Nobody can be sure yet. It is not executed again by itself; never send it under a new key.
+<dd>It is not known yet whether the request was executed. It is not executed again by itself; never send it under a new key.
 <dt id="idempotency_store_unavailable"><code>idempotency_store_unavailable</code><dd>This try did nothing: send it again.
 <dt id="idempotency_upstream_unreachable"><code>idempotency_upstream_unreachable</code><dd>Nothing was done: send it again.
 <dt id="idempotency_response_too_large"><code>idempotency_response_too_large</code>
@@ -238,3 +266,14 @@ const TAIL: &str = r#"</table>
 <dt id="idempotency_key_not_found"><code>idempotency_key_not_found</code><dd>Nothing is known of the key.
 </dl>
 "#;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn times_are_written_to_the_second_and_the_end_of_time_is_writable() {
+        assert_eq!(rfc3339(Timestamp::from_micros(1_800_000_000_900_000)), "2027-01-15T08:00:00Z");
+        assert_eq!(rfc3339(Timestamp::NEVER), "9999-12-31T23:59:59Z");
+    }
+}

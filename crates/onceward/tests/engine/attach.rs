@@ -1,4 +1,4 @@
-//! Waiting for somebody else's execution.
+//! Waiting for another caller's execution.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -6,7 +6,7 @@ use std::time::Duration;
 use onceward::{Engine, MemoryStore, Outcome, Ran, Refusal, Reply};
 use tokio::sync::oneshot;
 
-use super::{Ledger, SECOND, claim, clock, engine, identity_of_tests, options};
+use super::{HeldWork, Ledger, SECOND, claim, clock, engine, identity_of_tests, options};
 
 async fn start(engine: &Engine, ledger: &Ledger) -> oneshot::Sender<()> {
     let (engine, ledger) = (engine.clone(), ledger.clone());
@@ -44,7 +44,7 @@ async fn a_hundred_attached_callers_are_woken_at_once_by_one_execution() {
         let ran = caller.await.unwrap().unwrap();
         assert!(matches!(ran, Ran::Replayed { .. }), "{ran:?}");
     }
-    // Time is paused: it moves only where somebody waits for it. Nobody did.
+    // Paused time moves only while all tasks wait for it, so none did.
     assert_eq!(onceward::time::instant(), before);
     assert_eq!(ledger.count(), 1);
 }
@@ -82,24 +82,10 @@ async fn an_execution_in_another_process_is_noticed_by_polling() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn when_the_first_fails_without_executing_exactly_one_of_those_who_wait_executes() {
+async fn when_the_first_is_not_executed_exactly_one_of_the_attached_callers_executes() {
     let (engine, _, _) = engine().await;
     let ledger = Ledger::default();
-    let (began, begins) = oneshot::channel();
-    let (go, goes) = oneshot::channel::<()>();
-    let first = tokio::spawn({
-        let engine = engine.clone();
-        async move {
-            engine
-                .run(claim(), async move |_| {
-                    began.send(()).unwrap();
-                    goes.await.unwrap();
-                    Outcome::Retryable("connection refused".to_owned())
-                })
-                .await
-        }
-    });
-    begins.await.unwrap();
+    let first = HeldWork::begin(&engine, Outcome::Retryable("connection refused".to_owned())).await;
     let waiting: Vec<_> = (0..20)
         .map(|_| {
             let (engine, worker) = (engine.clone(), ledger.clone());
@@ -108,8 +94,7 @@ async fn when_the_first_fails_without_executing_exactly_one_of_those_who_wait_ex
         })
         .collect();
     onceward::time::sleep(SECOND).await;
-    go.send(()).unwrap();
-    assert!(matches!(first.await.unwrap().unwrap(), Ran::Retryable(_)));
+    assert!(matches!(first.end().await, Ran::Retryable(_)));
     for caller in waiting {
         let ran = caller.await.unwrap().unwrap();
         assert!(matches!(ran, Ran::Executed { .. } | Ran::Replayed { .. }), "{ran:?}");

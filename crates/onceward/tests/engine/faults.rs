@@ -50,7 +50,7 @@ async fn a_claim_that_cannot_be_found_out_is_refused_and_given_back_so_that_the_
     script.extend((2..=12).map(|call| (Method::Load, call, Fault::Unavailable)));
     let (engine, _) = faulty(script).await;
     let ran = retry(&engine).await;
-    // Whoever would rather go on without a store must hear that a claim may be in it.
+    // A caller that would go on without a store must learn that its claim may be in it.
     assert!(matches!(ran, Err(EngineError::Store(StoreError::Ambiguous { .. }))), "{ran:?}");
     onceward::time::sleep(SECOND * 5).await;
     let state = engine.load(id()).await.unwrap().unwrap().record.state;
@@ -59,14 +59,14 @@ async fn a_claim_that_cannot_be_found_out_is_refused_and_given_back_so_that_the_
 
 #[tokio::test(start_paused = true)]
 async fn invariant_02_no_answer_is_given_before_its_settlement_is_durable() {
-    // The store is away for the whole patience: the caller must not see the answer that nobody has stored.
+    // The store is away for the whole patience: the caller must not get an answer that is not stored.
     let script = (SETTLE..40).map(|call| (Method::Swap, call, Fault::Unavailable)).collect();
     let (engine, store) = faulty(script).await;
     let ledger = Ledger::default();
     let ran = pay(&engine, &ledger).await.unwrap();
     assert!(matches!(ran, Ran::Unknown(_)), "{ran:?}");
     assert_eq!(ledger.count(), 1);
-    // When the store is back, what really happened is stored after all, and every retry gets it.
+    // When the store is back, the outcome is stored after all, and every retry gets it.
     onceward::time::sleep(Duration::from_secs(120)).await;
     let reader = engine_on(store).await;
     let ran = retry(&reader).await.unwrap();
@@ -159,7 +159,7 @@ async fn a_clock_that_jumps_a_day_forward_makes_leases_lapse_and_executes_nothin
         engine.run(super::claim_of("running", "b"), async |_| panic!("must not execute")).await.unwrap();
     assert!(matches!(ran, Ran::Refused(Refusal::Unknown { .. })), "{ran:?}");
     assert_eq!(engine.sweep_expired().await.unwrap().swept, 0);
-    // An operator who has looked confirms that the clock is right.
+    // An operator confirms that the clock is right.
     engine.trust_clock();
     assert_eq!(engine.sweep_expired().await.unwrap().swept, 1);
     drop(running);
@@ -167,7 +167,7 @@ async fn a_clock_that_jumps_a_day_forward_makes_leases_lapse_and_executes_nothin
 
 #[tokio::test(start_paused = true)]
 async fn an_answer_that_the_store_refuses_is_known_to_have_been_done() {
-    // Between the two, it is written that the work was done.
+    // Between the two, the completion is written.
     let refused = |call| (Method::Swap, call, Fault::Refused);
     let (engine, _) = faulty(vec![refused(SETTLE), refused(SETTLE + 2)]).await;
     let ledger = Ledger::default();

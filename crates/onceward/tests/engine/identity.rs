@@ -1,4 +1,4 @@
-//! A store remembers whose keys it holds.
+//! The identity of a store: whose keys it holds.
 
 use std::sync::Arc;
 
@@ -10,7 +10,7 @@ use onceward::{
 
 use super::options;
 
-/// Where a store keeps its note.
+/// The id under which a store keeps its identity.
 const IDENTITY: RecordId = RecordId::from_bytes([0; 16]);
 
 async fn open(store: &MemoryStore, identity: Identity, change: IdentityChange) -> Result<Engine, OpenError> {
@@ -61,7 +61,7 @@ async fn an_accepted_change_is_remembered_and_the_other_namespaces_stay_known() 
 }
 
 #[tokio::test]
-async fn a_store_tells_whether_it_knows_an_identity_and_takes_none_by_being_asked() {
+async fn asking_a_store_whether_it_knows_an_identity_does_not_write_one() {
     let store = MemoryStore::default();
     let shop = || Identity::new("shop", "authorization").unwrap();
     for _ in 0..2 {
@@ -100,7 +100,7 @@ async fn a_version_that_knows_no_formats_keeps_the_note_of_the_format() {
     let shop = || Identity::new("shop", "authorization").unwrap();
     let first = open(&store, shop(), IdentityChange::Refuse).await.unwrap();
     assert_eq!(first.record_format(), RecordFormat::Two, "a new store gets the newest");
-    // Such a version adds its own entry, and writes the entries alone.
+    // Such a version adds its own entry, and writes the entries without the format.
     let found = store.load(IDENTITY).await.unwrap().record.unwrap();
     let State::Completed { reply, settled_at, expires_at } = found.record.state.clone() else { panic!() };
     let reply = Arc::new(Reply::new([&reply.body[..], &[7; 32]].concat()));

@@ -132,7 +132,7 @@ fn claims_that_make_no_sense_are_refused_with_their_value() {
     assert!(claim().route(&"r".repeat(Claim::MAX_ROUTE_BYTES + 1)).is_err());
 }
 
-/// A store in which nothing that is asked for is found, page after page.
+/// A store whose pages have no records, but always a next page.
 struct Barren(MemoryStore, AtomicU64);
 
 impl Store for Barren {
@@ -149,7 +149,7 @@ impl Store for Barren {
         let number = self.1.fetch_add(1, Ordering::SeqCst) + 1;
         let next = Some(Cursor::from_bytes(number.to_be_bytes()));
         Box::pin(async move {
-            // It takes a while, so that a search without an end is noticed.
+            // Slow, so that an endless search exceeds a time limit.
             onceward::time::sleep(Duration::from_millis(1)).await;
             Ok(Page { now: clock().now(), entries: Vec::new(), next })
         })

@@ -1,4 +1,4 @@
-//! What operators read: one line for each incident, in the words of `docs/operations.md`.
+//! The log lines for operators: one for each incident, as `docs/operations.md` lists them.
 
 use std::time::Duration;
 
@@ -39,7 +39,7 @@ async fn an_outage_of_the_store_is_two_lines_however_many_requests_meet_it() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn an_outage_that_lasts_is_told_of_again_after_a_minute() {
+async fn an_outage_that_lasts_is_logged_again_after_a_minute() {
     let engine = faulty((2..=4).map(|call| (Method::Swap, call, Fault::Unavailable))).await;
     let log = Log::listen();
     for _ in 0..3 {
@@ -51,7 +51,7 @@ async fn an_outage_that_lasts_is_told_of_again_after_a_minute() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn an_outcome_that_cannot_be_stored_is_told_of_until_it_is() {
+async fn an_outcome_that_cannot_be_stored_is_logged_until_it_is() {
     // The first swap of an engine is its identity, the second the claim.
     let engine = faulty((3..40).map(|call| (Method::Swap, call, Fault::Unavailable))).await;
     let log = Log::listen();
@@ -70,7 +70,7 @@ async fn an_outcome_that_cannot_be_stored_is_told_of_until_it_is() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn an_unknown_outcome_whose_first_write_lost_its_answer_is_told_of_all_the_same() {
+async fn an_unknown_outcome_whose_first_write_lost_its_answer_is_logged_all_the_same() {
     let engine = faulty([(Method::Swap, 3, Fault::AnswerLost)]).await;
     let log = Log::listen();
     assert!(matches!(engine.run(claim(), async |_| Outcome::lost("hung up")).await, Ok(Ran::Unknown(_))));
@@ -126,7 +126,7 @@ async fn a_contradiction_is_one_line_at_the_level_of_errors() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_panic_of_the_work_is_told_of_as_the_unknown_outcome_that_it_is() {
+async fn a_panic_of_the_work_is_logged_as_the_unknown_outcome_that_it_is() {
     let (engine, _, _) = engine().await;
     let log = Log::listen();
     engine.run(claim(), async |_| panic!("the work is broken")).await.unwrap();

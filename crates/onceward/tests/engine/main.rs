@@ -11,7 +11,7 @@ mod logs;
 mod operating;
 mod regressions;
 mod running;
-mod shared;
+mod shared_cache;
 mod stalls;
 
 use std::sync::Arc;
@@ -24,6 +24,8 @@ use onceward::{
     Ran, RecordId, Reply, Scope, Timestamp,
 };
 use onceward_testkit::VirtualClock;
+use tokio::sync::oneshot;
+use tokio::task::JoinHandle;
 
 /// Counts real executions, outside of everything that is tested.
 #[derive(Clone, Default)]
@@ -61,7 +63,7 @@ async fn engine_on(store: impl Store) -> Engine {
 async fn engine() -> (Engine, MemoryStore, Arc<VirtualClock>) {
     let clock = clock();
     let store = MemoryStore::with_clock(clock.clone());
-    // An embedded store has its process's own clock: when the machine sleeps, both of them tell.
+    // An embedded store uses its process's clock, so a suspension of the machine shows in both.
     let options = options(1).clock(clock.clone());
     let engine = Engine::open(Arc::new(store.clone()), identity_of_tests(), options).await.unwrap();
     (engine, store, clock)
@@ -81,13 +83,43 @@ fn id() -> RecordId {
 
 const SECOND: Duration = Duration::from_secs(1);
 
-/// A request that does the work if it may.
+/// A request that does the work if it is told to execute.
 async fn pay(engine: &Engine, ledger: &Ledger) -> Result<Ran, EngineError> {
     let worker = ledger.clone();
     engine.run(claim(), async move |_| worker.execute()).await
 }
 
-/// A request that must not come to execute.
+/// A request that must not execute.
 async fn retry(engine: &Engine) -> Result<Ran, EngineError> {
     engine.run(claim(), async |_| panic!("a retry must not execute")).await
+}
+
+/// Work that runs in a task and waits until it is released.
+struct HeldWork {
+    ran: JoinHandle<Result<Ran, EngineError>>,
+    release: oneshot::Sender<()>,
+}
+
+impl HeldWork {
+    /// Returns when the work has begun.
+    async fn begin(engine: &Engine, outcome: Outcome) -> Self {
+        let (began, begins) = oneshot::channel();
+        let (release, released) = oneshot::channel();
+        let engine = engine.clone();
+        let ran = tokio::spawn(async move {
+            let work = async move |_| {
+                began.send(()).unwrap();
+                released.await.unwrap();
+                outcome
+            };
+            engine.run(claim(), work).await
+        });
+        begins.await.unwrap();
+        Self { ran, release }
+    }
+
+    async fn end(self) -> Ran {
+        self.release.send(()).unwrap();
+        self.ran.await.unwrap().unwrap()
+    }
 }

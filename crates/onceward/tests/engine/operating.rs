@@ -1,4 +1,4 @@
-//! What operators, webhooks and probes do by id.
+//! What operators, webhooks and finds do to an operation by its id.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -20,7 +20,7 @@ async fn unknown(engine: &Engine) {
 }
 
 #[tokio::test(start_paused = true)]
-async fn the_first_resolver_wins_and_the_second_is_told_who_it_was() {
+async fn the_first_resolver_wins_and_the_second_gets_a_conflict_with_its_name() {
     let (engine, _, _) = engine().await;
     unknown(&engine).await;
     let verdict = || Resolution::Completed(Arc::new(Reply::new("it was charged")));
@@ -120,7 +120,7 @@ async fn the_sweeper_forgets_in_batches_and_leaves_what_is_unknown() {
         engine.run(claim, async |_| Outcome::completed(Reply::new("done"))).await.unwrap();
     }
     unknown(&engine).await;
-    // The background sweeper comes every thirty seconds and goes on until it has caught up.
+    // The background sweeper runs every thirty seconds, and goes on until nothing is due.
     onceward::time::sleep(SECOND * 40).await;
     let scan = Scan { which: Which::Filter(Filter::default()), after: None, limit: 100 };
     let page = engine.list(scan).await.unwrap();
@@ -166,7 +166,7 @@ async fn a_verdict_about_one_execution_is_not_applied_to_the_next() {
         .await
         .unwrap();
     engine.run(claim(), lost).await.unwrap(); // this one really charged
-    // Ann looked when Bob did: her verdict is about the first execution.
+    // Ann and Bob saw the same execution: her verdict is about that one.
     let operated = engine
         .resolve(
             id(),
@@ -189,7 +189,7 @@ async fn the_stores_identity_cannot_be_expired_by_id() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_verdict_whose_first_write_was_lost_is_not_applied_to_a_version_that_nobody_saw() {
+async fn a_verdict_whose_first_write_was_lost_is_not_applied_to_an_unseen_version() {
     let armed = Arc::new(AtomicBool::new(false));
     let (memory, is_armed, mut lost) = (MemoryStore::with_clock(clock()), armed.clone(), false);
     let store = FaultyStore::new(memory.clone(), move |call| match call.method {

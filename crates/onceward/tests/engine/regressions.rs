@@ -1,4 +1,4 @@
-//! What a hostile reader found: each of these once failed.
+//! Regressions: each of these tests has failed once.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -75,7 +75,7 @@ async fn a_named_owner_that_asks_again_does_not_run_beside_its_own_detached_work
         worker.execute()
     });
     tokio::select! { _ = run => panic!("ended"), () = began.notified() => {} }
-    // The caller lost its answer and asks again under its name, as `Claim::owner` says it may.
+    // The caller lost its answer and claims again under its name, as `Claim::owner` allows.
     let worker = ledger.clone();
     let ran = engine.run(named().attach(SECOND * 5).unwrap(), async move |_| worker.execute()).await;
     onceward::time::sleep(SECOND * 5).await;
@@ -113,7 +113,7 @@ async fn an_answer_whose_settlement_is_tried_again_after_a_suspension_is_not_alr
         if settlements != 2 {
             return Fault::None;
         }
-        // The store is not reached, and the machine is suspended before the next try.
+        // The store is unreachable, and the machine is suspended before the next try.
         suspended.advance(MINUTE * 3);
         Fault::Unavailable
     });
@@ -206,7 +206,7 @@ async fn evidence_on_a_released_operation_is_remembered_for_the_whole_retention(
     engine.resolve(id(), release("ann", "hasty")).await.unwrap();
     let ran = engine.run(claim(), async |_| Outcome::Retryable("connection refused".into())).await.unwrap();
     assert!(matches!(ran, Ran::Retryable(_)));
-    // The first owner did it after all, and says so.
+    // The first owner reports that it did the work after all.
     assert_eq!(first.settle(Outcome::completed(Reply::new("charged"))).await.unwrap(), Settled::Fenced);
     onceward::time::sleep(HOUR + MINUTE).await;
     let again = Ledger::default();
@@ -374,7 +374,7 @@ impl Store for Poisoned {
 }
 
 #[tokio::test(start_paused = true)]
-async fn one_bad_row_does_not_hide_the_lapsed_leases_behind_it() {
+async fn one_bad_row_does_not_hide_the_lapsed_leases_after_it() {
     let store = Arc::new(Poisoned(MemoryStore::with_clock(clock()), id(), false.into()));
     let engine = Engine::open(store.clone(), identity_of_tests(), options(1)).await.unwrap();
     drop(engine.claim(claim()).await.unwrap());
@@ -530,7 +530,7 @@ async fn a_lease_from_the_future_does_not_wedge_its_key_after_the_clock_was_set_
 }
 
 #[tokio::test(start_paused = true)]
-async fn whoever_would_go_on_without_a_store_is_told_that_its_claim_may_be_there() {
+async fn a_caller_that_would_go_on_without_a_store_learns_that_its_claim_may_be_there() {
     // The claim's answer is lost, the record is not seen yet, and then the store sheds until patience ends.
     let mut script = vec![(Method::Swap, 2, Fault::LandsWhenTold)];
     script.extend((3..40).map(|nth| (Method::Swap, nth, Fault::Overloaded)));
@@ -550,7 +550,7 @@ async fn work_that_was_not_begun_is_released_even_if_the_store_is_away_for_longe
             return Fault::None;
         }
         if !claimed {
-            // The machine sleeps while the claim is written, and then the store is away for twenty seconds.
+            // The machine is suspended while the claim is written, and then the store is away for twenty seconds.
             claimed = true;
             sleeper.advance(SECOND * 40);
             return Fault::None;

@@ -6,9 +6,9 @@ use std::time::Duration;
 use onceward::fingerprint::Difference;
 use onceward::{Claimed, Engine, MemoryStore, Outcome, Ran, Refusal, Reply, State, Tenure, Terms};
 use onceward_testkit::{Fault, FaultyStore, Method};
-use tokio::sync::{Notify, oneshot};
+use tokio::sync::Notify;
 
-use super::{Ledger, SECOND, claim, claim_of, engine, id, pay, retry};
+use super::{HeldWork, Ledger, SECOND, claim, claim_of, engine, id, pay, retry};
 
 #[tokio::test(start_paused = true)]
 async fn a_retry_gets_the_first_answer_and_nothing_runs_again() {
@@ -40,7 +40,7 @@ async fn a_caller_that_disconnects_cancels_nothing() {
         _ = run => panic!("the work cannot have ended"),
         () = began.notified() => {}
     }
-    // The future of `run` is dropped here, as hyper does when a client goes away.
+    // Drops the future of `run`, as hyper does when a client goes away.
     go.notify_one();
     let claim = claim().attach(SECOND).unwrap();
     let retried = engine.run(claim, async |_| panic!("a retry must not execute")).await.unwrap();
@@ -85,25 +85,10 @@ async fn work_that_was_not_done_may_be_tried_again() {
 #[tokio::test(start_paused = true)]
 async fn another_request_under_the_same_key_is_refused_while_it_runs_and_after() {
     let (engine, _, _) = engine().await;
-    let (began, begins) = oneshot::channel();
-    let (go, goes) = oneshot::channel::<()>();
-    let running = tokio::spawn({
-        let engine = engine.clone();
-        async move {
-            engine
-                .run(claim(), async move |_| {
-                    began.send(()).unwrap();
-                    goes.await.unwrap();
-                    Ledger::default().execute()
-                })
-                .await
-        }
-    });
-    begins.await.unwrap();
+    let running = HeldWork::begin(&engine, Ledger::default().execute()).await;
     let other = || engine.run(claim_of("k", "another body"), async |_| panic!("must not execute"));
     assert_eq!(other().await.unwrap(), Ran::Refused(Refusal::Mismatch(Difference::Content)));
-    go.send(()).unwrap();
-    running.await.unwrap().unwrap();
+    running.end().await;
     assert_eq!(other().await.unwrap(), Ran::Refused(Refusal::Mismatch(Difference::Content)));
 }
 
@@ -129,27 +114,31 @@ async fn work_that_outlives_its_timeout_is_unknown_and_its_late_answer_is_the_tr
     assert_eq!(ledger.count(), 1);
 }
 
-#[tokio::test(start_paused = true)]
-async fn long_work_renews_its_lease_and_is_never_lost() {
-    let (engine, _, _) = engine().await;
-    let terms = Terms { lease: SECOND, ..Terms::default() };
-    let claim = || claim().terms(terms.clone()).unwrap().timeout(SECOND * 60).unwrap();
-    let engine_of_the_sweeper = engine.clone();
+/// Runs work of this length under this lease, and sweeps beside it and for five seconds more: the lease must never have lapsed.
+async fn run_and_sweep(engine: &Engine, lease: Duration, work: Duration) {
+    let sweeping = engine.clone();
     let sweeper = tokio::spawn(async move {
-        for _ in 0..100 {
+        for _ in 0..(work.as_secs() + 5) * 4 {
             onceward::time::sleep(SECOND / 4).await;
-            assert_eq!(engine_of_the_sweeper.sweep_leases().await.unwrap().lapsed, 0);
+            assert_eq!(sweeping.sweep_leases().await.unwrap().lapsed, 0);
         }
     });
+    let claim = claim().terms(Terms { lease, ..Terms::default() }).unwrap().timeout(SECOND * 60).unwrap();
     let ran = engine
-        .run(claim(), async |_| {
-            onceward::time::sleep(SECOND * 20).await;
+        .run(claim, async move |_| {
+            onceward::time::sleep(work).await;
             Outcome::completed(Reply::new("slow"))
         })
         .await
         .unwrap();
     assert!(matches!(ran, Ran::Executed { .. }), "{ran:?}");
     sweeper.await.unwrap();
+}
+
+#[tokio::test(start_paused = true)]
+async fn long_work_renews_its_lease_and_is_never_lost() {
+    let (engine, _, _) = engine().await;
+    run_and_sweep(&engine, SECOND, SECOND * 20).await;
 }
 
 #[tokio::test(start_paused = true)]
@@ -167,29 +156,13 @@ async fn a_lease_that_a_slow_claim_has_nearly_halved_is_renewed_before_it_lapses
         }
     });
     let engine = super::engine_on(store).await;
-    let terms = Terms { lease: SECOND * 8, ..Terms::default() };
-    let sweeping = engine.clone();
-    let sweeper = tokio::spawn(async move {
-        for _ in 0..60 {
-            onceward::time::sleep(SECOND / 4).await;
-            assert_eq!(sweeping.sweep_leases().await.unwrap().lapsed, 0);
-        }
-    });
-    let ran = engine
-        .run(claim().terms(terms).unwrap().timeout(SECOND * 60).unwrap(), async |_| {
-            onceward::time::sleep(SECOND * 10).await;
-            Outcome::completed(Reply::new("slow"))
-        })
-        .await
-        .unwrap();
-    assert!(matches!(ran, Ran::Executed { .. }), "{ran:?}");
-    sweeper.await.unwrap();
+    run_and_sweep(&engine, SECOND * 8, SECOND * 10).await;
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_process_that_slept_between_claim_and_work_does_not_begin() {
+async fn a_process_that_was_suspended_between_claim_and_work_does_not_begin() {
     let (local, store) = (super::clock(), MemoryStore::with_clock(super::clock()));
-    // Only the wall clock tells that a suspended machine slept while its claim was written: elapsed time stood still.
+    // The machine is suspended while its claim is written. Elapsed time stands still then, and only the wall clock shows it.
     let (sleeper, mut asleep) = (local.clone(), false);
     let store = FaultyStore::new(store, move |call| {
         if call.method == Method::Swap && call.id == Some(id()) && !asleep {
@@ -244,7 +217,7 @@ async fn a_caller_that_leaves_before_it_has_its_reservation_leaves_no_key_behind
     let (engine, _, _) = engine().await;
     {
         let mut claiming = Box::pin(engine.claim(claim()));
-        // One poll sends the claim on its way; then the caller is gone.
+        // One poll sends the claim. Then the caller goes away.
         assert!(futures_util::poll!(&mut claiming).is_pending());
     }
     tokio::task::yield_now().await;

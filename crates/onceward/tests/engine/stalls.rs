@@ -1,4 +1,4 @@
-//! A store that stalls for longer than a claim's patience, and carries out late what nobody waits for any more.
+//! A store that stalls for longer than a claim's patience, and carries out calls late that were given up.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
@@ -26,7 +26,7 @@ enum Reads {
     Stalled,
 }
 
-/// Hears what the engine says about lost claims.
+/// Collects the observations about lost claims.
 #[derive(Default)]
 struct Heard(Mutex<Vec<(RecordId, Observation)>>);
 
@@ -79,13 +79,13 @@ impl Stalling {
         self.stalled.store(true, Ordering::SeqCst);
     }
 
-    /// The stall ends, and everything that was asked for meanwhile is carried out.
+    /// Ends the stall, and carries out the calls that came meanwhile.
     async fn recover(&self) {
         self.stalled.store(false, Ordering::SeqCst);
         self.store.land().await;
     }
 
-    /// This many requests at once, none of which may come to execute.
+    /// Sends this many requests at once, none of which may execute.
     async fn refuse(&self, keys: std::ops::Range<u64>) {
         let requests = keys.map(|n| {
             let engine = self.engine.clone();
@@ -112,7 +112,7 @@ impl Stalling {
         states
     }
 
-    /// Retries every key, and tells how often something was executed.
+    /// Retries every key, and returns how many executed.
     async fn retry(&self, keys: std::ops::Range<u64>) -> u64 {
         let ledger = Ledger::default();
         for n in keys {
@@ -141,7 +141,7 @@ async fn no_key_is_in_progress_or_unknown_after_six_hundred_claims_that_a_stalle
         stalling.refuse(0..CLAIMS).await;
         sleep(SECOND * 3).await;
         stalling.recover().await;
-        // The next write tells that the store is back, and then it takes seconds.
+        // The next write shows that the store is back. Then it takes seconds.
         pay(&stalling.engine, &Ledger::default()).await.unwrap();
         sleep(SECOND * 6).await;
         let states = stalling.states(0..CLAIMS).await;
@@ -166,7 +166,7 @@ async fn no_key_stays_unknown_after_a_stall_that_outlasted_the_leases_however_lo
         stalling.refuse(0..CLAIMS).await;
         sleep(stall).await;
         stalling.recover().await;
-        // A retry that comes before the claim is found meets a lapsed lease, and is told so.
+        // A retry before the claim is found meets a lapsed lease, and is refused as unknown.
         let told = stalling.engine.run(claim_of("k0", "b"), async |_| panic!("must not execute")).await;
         assert!(matches!(told, Ok(Ran::Refused(Refusal::Unknown { .. }))), "{told:?}");
         sleep(MINUTE * 2).await;
@@ -177,7 +177,7 @@ async fn no_key_stays_unknown_after_a_stall_that_outlasted_the_leases_however_lo
 }
 
 #[tokio::test(start_paused = true)]
-async fn invariant_09_one_lost_claim_more_than_the_limit_is_told_and_lapses_if_it_was_written() {
+async fn invariant_09_one_lost_claim_more_than_the_limit_is_counted_and_lapses_if_it_was_written() {
     for (lost, left_to_lapse) in [(3, 0), (4, 1)] {
         let limits = Limits { lost_claims: 3, ..Limits::default() };
         let stalling = Stalling::start(Reads::Answered, limits).await;
@@ -189,7 +189,7 @@ async fn invariant_09_one_lost_claim_more_than_the_limit_is_told_and_lapses_if_i
         let states = stalling.states(0..lost).await;
         assert_eq!(count(&states, "unknown"), left_to_lapse, "{states:?}");
         assert_eq!(count(&states, "failed_retryable"), 3, "{states:?}");
-        // What was found has made room.
+        // Claims that were found have left the list.
         stalling.stall();
         stalling.refuse(10..13).await;
         assert_eq!(stalling.heard.count(Observation::LostClaimDropped), left_to_lapse);
@@ -217,7 +217,7 @@ async fn losing() -> (Engine, Arc<AtomicBool>, Arc<AtomicU64>) {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_claim_that_never_arrives_is_looked_for_until_minutes_after_the_store_took_another_write() {
+async fn a_claim_that_never_arrives_is_searched_until_minutes_after_the_store_took_another_write() {
     let (engine, _, looks) = losing().await;
     engine.run(claim_of("another", "b"), async |_| Outcome::completed(Reply::new("x"))).await.unwrap();
     sleep(MINUTE * 4).await;
@@ -230,8 +230,7 @@ async fn a_claim_that_never_arrives_is_looked_for_until_minutes_after_the_store_
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_claim_that_never_arrives_is_looked_for_an_hour_where_no_other_write_tells_that_the_store_is_back()
-{
+async fn a_claim_that_never_arrives_is_searched_for_an_hour_where_no_write_shows_that_the_store_is_back() {
     let (engine, _, looks) = losing().await;
     sleep(MINUTE * 55).await;
     let before = looks.load(Ordering::SeqCst);
@@ -259,7 +258,7 @@ async fn a_store_that_is_away_is_asked_for_one_lost_claim_at_a_time_and_rarely()
 }
 
 #[tokio::test(start_paused = true)]
-async fn the_task_that_looks_for_lost_claims_ends_with_the_list_and_with_the_engine() {
+async fn the_task_that_searches_lost_claims_ends_with_the_list_and_with_the_engine() {
     let alive = || tokio::runtime::Handle::current().metrics().num_alive_tasks();
     let stalling = Stalling::start(Reads::Answered, Limits::default()).await;
     let sweepers = alive();
@@ -319,7 +318,7 @@ async fn a_take_over_that_lands_late_is_found_however_long_its_lease_and_keeps_t
     sleep(MINUTE * 3).await;
     stalling.recover().await;
     sleep(MINUTE * 2).await;
-    // The tenure before may have done more than it committed. That this one did nothing does not settle it.
+    // The tenure before may have done more than it committed, though this one did nothing.
     let record = stalling.memory.load(id()).await.unwrap().record.unwrap().record;
     assert!(matches!(record.state, State::Unknown { .. }), "{:?}", record.state);
     assert_eq!(stalling.heard.count(Observation::GivenBack), 0);
@@ -344,7 +343,7 @@ async fn a_claim_that_was_answered_by_another_record_is_given_back_if_it_arrives
     assert!(!matches!(state, Some(State::InProgress { .. } | State::Unknown { .. })), "{state:?}");
 }
 
-/// An engine beside another that has just had an answer which took two minutes, and read the store's clock at its end.
+/// Two engines, one of which has just had an answer that took two minutes. The store read its clock at the end of it.
 async fn beside_a_late_answer(slow: u64) -> (Engine, Engine) {
     let memory = MemoryStore::with_clock(clock());
     let late = Fault::Slow { before: MINUTE * 2, after: Duration::ZERO };
@@ -356,7 +355,7 @@ async fn beside_a_late_answer(slow: u64) -> (Engine, Engine) {
 
 #[tokio::test(start_paused = true)]
 async fn a_tenure_that_begins_after_a_very_slow_answer_is_taken_for_a_live_one_by_other_engines() {
-    // The call that takes long: a later one, or the very first, which tells the engine all that it knows of the time.
+    // The slow call is a later one, or the first, which is then all that the engine knows of the store's time.
     for slow in [2, 1] {
         let (here, there) = beside_a_late_answer(slow).await;
         if slow == 2 {
@@ -420,7 +419,7 @@ async fn a_claim_that_arrives_late_after_a_second_outage_is_still_given_back() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_store_that_panics_while_a_claim_is_looked_for_does_not_lose_the_claim() {
+async fn a_store_that_panics_during_a_search_does_not_lose_the_claim() {
     let memory = MemoryStore::with_clock(clock());
     let store = FaultyStore::new(memory.clone(), |call| match (call.method, call.nth) {
         (Method::Swap, 2) => Fault::AnswerLost,
@@ -437,13 +436,13 @@ async fn a_store_that_panics_while_a_claim_is_looked_for_does_not_lose_the_claim
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_claim_whose_time_is_over_when_the_store_is_away_for_another_is_looked_for_on() {
+async fn a_claim_whose_deadline_passes_while_the_store_is_away_is_searched_on() {
     let (lost, away) = (Arc::new(AtomicBool::new(false)), Arc::new(AtomicBool::new(false)));
     let (loses, is_away, memory) = (lost.clone(), away.clone(), MemoryStore::with_clock(clock()));
     let store = Arc::new(FaultyStore::new(memory.clone(), move |call| match call.method {
         Method::Swap if loses.load(Ordering::SeqCst) => Fault::LandsWhenTold,
         Method::Load if loses.load(Ordering::SeqCst) => Fault::Unavailable,
-        // One claim is found not to be there; the look for the other one fails.
+        // One claim is not there, and the search for the other one fails.
         Method::Load if is_away.load(Ordering::SeqCst) && call.id != Some(id()) => Fault::Unavailable,
         _ => Fault::None,
     }));
@@ -455,7 +454,7 @@ async fn a_claim_whose_time_is_over_when_the_store_is_away_for_another_is_looked
     );
     assert!(told.0.is_err() && told.1.is_err(), "{told:?}");
     lost.store(false, Ordering::SeqCst);
-    // From this write on both are looked for at the same times, the last one after five minutes.
+    // From this write on both are searched at the same times, the last one after five minutes.
     engine.run(claim_of("third", "b"), async |_| Outcome::completed(Reply::new("x"))).await.unwrap();
     sleep(SECOND * 290).await;
     away.store(true, Ordering::SeqCst);

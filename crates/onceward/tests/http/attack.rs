@@ -1,4 +1,4 @@
-//! Double execution and other mischief, as somebody would try it who knows HTTP well.
+//! Attacks on single execution by clients that know HTTP well.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -7,7 +7,9 @@ use bytes::Bytes;
 use http::{HeaderValue, Method, Request, Response};
 use http_body_util::Full;
 use onceward::fingerprint::Parts;
-use onceward::http::{Handled, How, IdempotencyLayer, InProgress, Policy, Routes, ScopeRules, StoreDown};
+use onceward::http::{
+    Disposition, Handled, IdempotencyLayer, InProgress, Policy, Routes, ScopeRules, StoreDown,
+};
 use onceward::store::{Stamped, Store as _};
 use onceward::{
     Claim, Claimed, Fence, Key, OnLapse, Operation, OwnerToken, Profile, RecoveryPoint, Scope, Terms,
@@ -19,7 +21,7 @@ use tower::{Layer as _, Service as _};
 use super::{SECOND, doing, memory, post, scoped_by, with, without, world, world_on};
 
 #[tokio::test(start_paused = true)]
-async fn a_header_of_the_scope_that_proxies_are_told_to_remove_is_refused() {
+async fn a_scope_header_that_is_named_by_connection_is_refused() {
     let tenant = world(Policy::default()).await;
     let got = tenant.send(with(post("k", "{}"), "connection", "close, X-Tenant")).await;
     assert_eq!(got.problem(), (401, "idempotency_scope_missing".to_owned()));
@@ -35,7 +37,7 @@ async fn a_header_of_the_scope_that_proxies_are_told_to_remove_is_refused() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_connection_header_is_understood_though_a_part_of_it_is_no_text() {
+async fn a_connection_header_is_read_even_if_a_member_is_not_utf_8() {
     let world = world(Policy::default()).await;
     let mut request = post("k", "{}");
     let strange = HeaderValue::from_bytes(b"\xff, idempotency-key").unwrap();
@@ -75,7 +77,7 @@ async fn a_retry_that_saw_the_first_one_running_does_not_go_through_when_the_sto
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_retry_does_not_go_through_while_this_process_still_has_the_first_one() {
+async fn a_retry_does_not_go_through_while_this_process_has_not_stored_the_first_ones_outcome() {
     let away = Arc::new(AtomicBool::new(false));
     let gone = away.clone();
     let store = FaultyStore::new(memory(), move |_| {
@@ -88,7 +90,7 @@ async fn a_retry_does_not_go_through_while_this_process_still_has_the_first_one(
     away.store(true, Ordering::SeqCst);
     let refused = (503, "idempotency_store_unavailable".to_owned());
     assert_eq!((world.send(post("k", "{}")).await.problem(), world.ledger()), (refused.clone(), 1));
-    // Its answer is there and cannot be stored yet, so its caller was told to wait.
+    // Its answer came and cannot be stored yet, so its caller was told to wait.
     world.upstream.go.notify_one();
     assert_eq!(first.await.unwrap().problem(), (504, "idempotency_outcome_unknown".to_owned()));
     assert_eq!((world.send(post("k", "{}")).await.problem(), world.ledger()), (refused, 1));
@@ -154,7 +156,7 @@ async fn an_owner_that_was_taken_over_answers_as_a_retry_would_be_answered() {
     let response = layer.layer(inner).call(post("k", "{}")).await.unwrap();
     assert_eq!(response.status(), 202);
     let handled = response.extensions().get::<Handled>().unwrap();
-    assert!(matches!(handled.how, How::Unanswered(_)), "{handled:?}");
+    assert!(matches!(handled.disposition, Disposition::Unanswered(_)), "{handled:?}");
 }
 
 #[tokio::test(start_paused = true)]
@@ -173,7 +175,7 @@ async fn a_client_cannot_forge_the_operation_by_spelling_its_headers_with_unders
 }
 
 #[tokio::test(start_paused = true)]
-async fn what_was_expected_of_this_layer_is_not_expected_of_the_service() {
+async fn the_layer_meets_an_expect_header_and_removes_it() {
     let world = world(Policy::default()).await;
     world.send(with(post("k", "{}"), "expect", "100-continue")).await;
     assert!(!world.upstream.saw.lock().unwrap().contains_key("expect"));
@@ -183,7 +185,7 @@ async fn what_was_expected_of_this_layer_is_not_expected_of_the_service() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn an_answer_that_can_have_no_body_has_none_whoever_wrote_it() {
+async fn an_answer_whose_status_allows_no_body_has_none() {
     let world = world(Policy::default()).await;
     for status in [204, 304] {
         let key = format!("k{status}");

@@ -15,7 +15,7 @@ use tower::{Layer as _, ServiceExt as _};
 
 use super::{World, doing, memory, options, post, world, world_on};
 
-/// A body that notes whether anybody asked for it, and then breaks off or goes on with trailers.
+/// A body that notes whether it was polled, and then breaks off or ends with trailers.
 struct Watched {
     frames: Vec<Result<Frame<Bytes>, std::io::Error>>,
     asked: Arc<AtomicBool>,

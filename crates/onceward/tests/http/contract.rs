@@ -133,7 +133,7 @@ async fn a_retry_waits_where_the_route_says_so_or_where_it_asks_to() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn nobody_waits_longer_than_the_route_allows() {
+async fn no_client_waits_longer_than_the_route_allows() {
     let world = world(Policy { wait: SECOND * 3, ..Policy::default() }).await;
     let running = hanging(&world).await;
     let before = onceward::time::instant();
@@ -158,7 +158,7 @@ async fn a_client_is_kept_no_longer_than_the_route_allows_and_the_work_goes_on()
 }
 
 #[tokio::test(start_paused = true)]
-async fn an_unknown_outcome_is_refused_until_somebody_resolves_it() {
+async fn an_unknown_outcome_is_refused_until_it_is_resolved() {
     for policy in both() {
         let world = world(policy).await;
         assert_eq!(world.send(doing("off", "k", "{}")).await.status, 502);
@@ -222,7 +222,7 @@ async fn no_whole_answer_is_an_unknown_outcome() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn the_services_own_gateway_errors_are_told_as_they_are_and_leave_the_outcome_unknown() {
+async fn the_services_own_gateway_errors_keep_their_status_and_leave_the_outcome_unknown() {
     for policy in both() {
         for status in [502, 503, 504] {
             let world = world(policy.clone()).await;
@@ -236,7 +236,7 @@ async fn the_services_own_gateway_errors_are_told_as_they_are_and_leave_the_outc
 }
 
 #[tokio::test(start_paused = true)]
-async fn an_answer_too_large_to_keep_is_executed_once_and_told_the_same_way_ever_after() {
+async fn a_request_whose_answer_is_too_large_is_executed_once_and_every_retry_gets_the_same_problem() {
     for policy in both() {
         let limit = 64 * 1024;
         let world = world(Policy { max_response_body: limit, ..policy }).await;

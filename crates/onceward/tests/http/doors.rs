@@ -41,7 +41,7 @@ async fn hyper_server(upstream: Upstream) -> TcpStream {
     tokio::spawn(async move {
         let (stream, _) = listener.accept().await.unwrap();
         let service = TowerToHyperService::new(service);
-        // A connection that the layer closes early is no failure of the test.
+        // The layer may close a connection early, which is an error here.
         drop(
             hyper::server::conn::http1::Builder::new().serve_connection(TokioIo::new(stream), service).await,
         );
@@ -114,7 +114,7 @@ async fn a_refused_requests_body_is_read_away_and_what_it_hides_is_never_execute
     let hidden = request("idempotency-key: hidden\r\n", "{}");
     let (head, _) = exchange(&mut stream, &request("", &hidden)).await;
     assert!(head.starts_with("http/1.1 400") && !head.contains("connection: close"), "{head}");
-    // The connection goes on with the next request, not with what was hidden.
+    // The connection goes on with the next request, and not with the bytes hidden in the body.
     let (head, body) = exchange(&mut stream, &request(KEY, "{}")).await;
     assert!(head.starts_with("http/1.1 201") && body == "execution 1 of {}", "{head}{body}");
     assert_eq!(upstream.ledger.load(Ordering::SeqCst), 1);

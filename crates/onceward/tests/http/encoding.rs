@@ -1,6 +1,6 @@
 //! Content codings: an answer is given only to clients that can read it.
 
-use onceward::http::{Flavor, How, Mode, Policy, Routes};
+use onceward::http::{Disposition, Flavor, Mode, Policy, Routes};
 
 use super::{World, doing, post, with, without, world};
 
@@ -19,7 +19,7 @@ async fn under_a_key_the_service_is_asked_for_an_answer_that_every_client_can_re
     assert_eq!(asked(&world), ["identity"]);
     world.send(post("another", "{}")).await;
     assert_eq!(asked(&world), ["identity"], "a client that says nothing accepts everything");
-    // What is not protected goes through as it came.
+    // A request without a key goes through as it came.
     world.send(without(request(), "idempotency-key")).await;
     assert_eq!(asked(&world), ["gzip", "br, *;q=0.1"]);
     world.routes = Routes::new(Policy { mode: Mode::Observe, ..Policy::default() }).unwrap();
@@ -36,7 +36,7 @@ async fn an_answer_that_is_encoded_all_the_same_is_replayed_only_to_clients_that
         for accepted in ["gzip", "gzip, br;q=0", "*;q=0", "identity", ""] {
             let got = world.send(with(post("k", "{}"), "accept-encoding", accepted)).await;
             assert_eq!(got.problem(), (406, NOT_ACCEPTED.to_owned()), "{accepted}");
-            assert_eq!(got.handled.how, How::Refused(NOT_ACCEPTED));
+            assert_eq!(got.handled.disposition, Disposition::Refused(NOT_ACCEPTED));
             assert!(got.json()["detail"].as_str().unwrap().contains("\"br\""), "{got:?}");
             assert_eq!(got.json()["next_action"], "contact");
             assert_eq!(got.header("content-encoding"), None);
@@ -63,7 +63,7 @@ async fn an_answer_that_is_encoded_all_the_same_is_replayed_only_to_clients_that
 }
 
 #[tokio::test(start_paused = true)]
-async fn an_answer_without_a_coding_is_replayed_to_everybody() {
+async fn an_answer_without_a_coding_is_replayed_to_every_client() {
     let world = world(Policy::default()).await;
     let first = world.send(with(doing("headers", "k", "{}"), "accept-encoding", "br")).await;
     for accepted in ["gzip", "identity", "*;q=0", ""] {

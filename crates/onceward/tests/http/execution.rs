@@ -1,4 +1,4 @@
-//! Once, whatever happens while it runs.
+//! Single execution, whatever happens while it runs.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -20,7 +20,7 @@ async fn a_client_that_disconnects_cancels_nothing_and_its_retry_replays() {
         got = sending => panic!("{got:?}"),
         () = world.upstream.began.notified() => {}
     }
-    // The response future was dropped here, as hyper does when a client goes away.
+    // The response future is dropped, as hyper does when a client goes away.
     world.upstream.go.notify_one();
     let retry = world.send(post("k", "{}")).await;
     assert!(retry.is_replay());
@@ -91,7 +91,7 @@ async fn the_services_own_word_wins_and_is_not_passed_on() {
     assert_eq!((released.status, &released.body[..]), (500, &b"execution 2 of {}"[..]));
     assert_eq!(world.send(post("b", "{}")).await.status, 201);
 
-    // A success that is none must not look like one.
+    // A 2xx of unknown outcome must not look like a success.
     let unknown = world.send(doing("word:unknown:200", "c", "{}")).await;
     assert_eq!(unknown.problem(), (502, "idempotency_outcome_unknown".to_owned()));
     assert_eq!(unknown.json()["upstream_status"], 200);
@@ -178,13 +178,13 @@ async fn requests_that_wait_for_another_hold_no_capacity_of_the_service() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_service_that_has_no_room_for_half_a_lease_is_not_called_any_more() {
+async fn a_service_that_is_not_ready_within_half_a_lease_is_not_called() {
     let world =
         world(Policy { timeout: SECOND * 300, respond_within: SECOND * 300, ..Policy::default() }).await;
     let layer = IdempotencyLayer::new(world.engine, world.scope, world.routes).unwrap();
     let inner = Inner::new(tower::service_fn(|_| async { Ok(Response::new(Full::default())) }));
     let full = ConcurrencyLimit::with_semaphore(inner.clone(), Arc::new(tokio::sync::Semaphore::new(0)));
-    // The front door is never ready, so it is called as a server would that does not ask.
+    // `ready` would wait for ever, so the service is called without it, as some servers do.
     let response = layer.layer(full).call(post("k", "{}")).await.unwrap();
     assert_eq!(response.status(), 502);
     let response = layer.layer(inner).oneshot(post("k", "{}")).await.unwrap();

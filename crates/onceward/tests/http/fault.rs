@@ -10,10 +10,10 @@ use tracing::Instrument as _;
 use super::log::Log;
 use super::{Got, SECOND, World, doing, memory, post, world_on};
 
-/// Where a store remembers its identity, without which no engine opens.
+/// The id of a store's identity, which an engine must read to open.
 const IDENTITY: RecordId = RecordId::from_bytes([0; 16]);
 
-/// Everything about operations meets the fault, so that looking again meets it too.
+/// Every call about an operation fails, so that reading it again fails as well.
 fn always(fault: Fault) -> impl FnMut(Call) -> Fault + Send + 'static {
     move |call| if call.id.is_none_or(|id| id == IDENTITY) { Fault::None } else { fault }
 }
@@ -75,7 +75,7 @@ async fn a_record_that_cannot_be_read_is_never_taken_for_absent() {
     }
 }
 
-/// The client is told that there was an answer, and that it could not be stored.
+/// The problem says that there was an answer, and that it could not be stored.
 fn was_not_stored(got: &Got) {
     assert_eq!(got.problem(), (504, "idempotency_outcome_unknown".to_owned()));
     assert_eq!(got.json()["next_action"], "wait");
@@ -98,7 +98,7 @@ async fn a_release_that_could_not_be_stored_is_not_given_and_the_next_try_execut
 #[tokio::test(start_paused = true)]
 async fn an_answer_that_could_not_be_stored_is_never_given_and_the_stored_one_is_later() {
     let store = FaultyStore::new(memory(), |call| match (call.method, call.nth) {
-        // The settlement fails for as long as its caller is kept, and is tried on afterwards.
+        // The settlement fails for as long as its caller waits, and is tried again afterwards.
         (Method::Swap, 3..30) => Fault::Unavailable,
         _ => Fault::None,
     });
@@ -182,7 +182,7 @@ async fn a_request_that_goes_through_unprotected_goes_on_without_its_client_and_
     assert_eq!(second.problem(), (409, "idempotency_key_in_progress".to_owned()));
     assert_eq!(world.ledger(), 1);
     world.upstream.go.notify_one();
-    // Its answer is read by no one, and then the key is free.
+    // Its answer is dropped unread, and then the key is free.
     let mut third = world.send(post("k", "{}")).await;
     for _ in 0..100 {
         if third.status == 201 {

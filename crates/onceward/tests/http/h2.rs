@@ -110,7 +110,7 @@ async fn a_request_that_is_refused_unread_does_not_harm_the_others_on_its_connec
     assert_eq!(upstream.ledger.load(Ordering::SeqCst), 2);
 }
 
-/// Messages are plain bytes: what a generated codec does is not what is tested.
+/// Messages are plain bytes, because codecs are not tested here.
 #[derive(Clone, Copy)]
 struct Plain;
 
@@ -204,7 +204,7 @@ async fn a_retried_grpc_call_is_executed_once_and_gets_the_message_and_the_statu
     assert_eq!(retry.metadata().get("idempotency-replayed").unwrap(), "true");
     assert_eq!(retry.metadata().get("grpc-status").unwrap(), "0");
     assert_eq!(ledger.load(Ordering::SeqCst), 1);
-    // A refusal is HTTP's, so a client of gRPC sees an error that names its status.
+    // A refusal is an HTTP response, which a gRPC client turns into an error with the status.
     let other = call(&mut client, "k", "twenty").await.unwrap_err();
     assert!(other.message().contains("422"), "{other}");
     assert_eq!(ledger.load(Ordering::SeqCst), 1);

@@ -1,19 +1,19 @@
-//! What a response tells those around the layer.
+//! The extension of a response that says how the layer handled its request.
 
 use http::{Method, Request};
 use http_body_util::Full;
 use onceward::Identity;
-use onceward::http::{Handled, How, KeyRule, Policy, Routes, StoreDown};
+use onceward::http::{Disposition, Handled, KeyRule, Policy, Routes, StoreDown};
 use onceward_testkit::{Fault, FaultyStore};
 
 use super::{Got, doing, memory, post, without, world, world_on};
 
-fn said(got: &Got) -> (&str, How) {
-    (&got.handled.route, got.handled.how)
+fn route_and_disposition(got: &Got) -> (&str, Disposition) {
+    (&got.handled.route, got.handled.disposition)
 }
 
 #[tokio::test(start_paused = true)]
-async fn every_response_says_on_which_route_it_was_and_what_became_of_the_request() {
+async fn every_response_names_its_route_and_what_was_done_with_the_request() {
     let mut world = world(Policy::default()).await;
     let required = Policy { key: KeyRule::Required, ..Policy::default() };
     world.routes = Routes::new(Policy::default())
@@ -23,40 +23,40 @@ async fn every_response_says_on_which_route_it_was_and_what_became_of_the_reques
         .unprotected("POST /events")
         .unwrap();
     let payments = "POST /payments";
-    for (request, how) in [
-        (doing("", "a", "{}"), How::Executed),
-        (doing("", "a", "{}"), How::Replayed),
-        (doing("", "a", "[]"), How::Refused("idempotency_key_reused_with_different_payload")),
-        (without(post("k", "{}"), "idempotency-key"), How::Refused("idempotency_key_missing")),
-        (without(post("k", "{}"), "x-tenant"), How::Refused("idempotency_scope_missing")),
-        (doing("status:429", "b", "{}"), How::Released),
-        (doing("refused", "c", "{}"), How::Unanswered("idempotency_upstream_unreachable")),
-        (doing("status:503", "d", "{}"), How::Unanswered("idempotency_outcome_unknown")),
-        (doing("", "d", "{}"), How::Refused("idempotency_outcome_unknown")),
-        (doing("slow:40", "e", "{}"), How::Unanswered("idempotency_outcome_unknown")),
+    for (request, disposition) in [
+        (doing("", "a", "{}"), Disposition::Executed),
+        (doing("", "a", "{}"), Disposition::Replayed),
+        (doing("", "a", "[]"), Disposition::Refused("idempotency_key_reused_with_different_payload")),
+        (without(post("k", "{}"), "idempotency-key"), Disposition::Refused("idempotency_key_missing")),
+        (without(post("k", "{}"), "x-tenant"), Disposition::Refused("idempotency_scope_missing")),
+        (doing("status:429", "b", "{}"), Disposition::Released),
+        (doing("refused", "c", "{}"), Disposition::Unanswered("idempotency_upstream_unreachable")),
+        (doing("status:503", "d", "{}"), Disposition::Unanswered("idempotency_outcome_unknown")),
+        (doing("", "d", "{}"), Disposition::Refused("idempotency_outcome_unknown")),
+        (doing("slow:40", "e", "{}"), Disposition::Unanswered("idempotency_outcome_unknown")),
     ] {
         let got = world.send(request).await;
-        assert_eq!(said(&got), (payments, how), "{got:?}");
+        assert_eq!(route_and_disposition(&got), (payments, disposition), "{got:?}");
     }
-    for (method, path, route, how) in [
-        (Method::PUT, "/payments", "", How::Passed),
-        (Method::POST, "/events", "POST /events", How::Passed),
-        (Method::POST, "/refunds", "default", How::Executed),
-        (Method::GET, "/.well-known/idempotency", "", How::Published),
-        (Method::GET, "/.well-known/idempotency/status/refund", "", How::Published),
+    for (method, path, route, disposition) in [
+        (Method::PUT, "/payments", "", Disposition::Passed),
+        (Method::POST, "/events", "POST /events", Disposition::Passed),
+        (Method::POST, "/refunds", "default", Disposition::Executed),
+        (Method::GET, "/.well-known/idempotency", "", Disposition::Published),
+        (Method::GET, "/.well-known/idempotency/status/refund", "", Disposition::Published),
         (
             Method::GET,
             "/.well-known/idempotency/status/another",
             "",
-            How::Refused("idempotency_key_not_found"),
+            Disposition::Refused("idempotency_key_not_found"),
         ),
     ] {
         let mut request = post("refund", "{}");
         (*request.method_mut(), *request.uri_mut()) = (method, path.parse().unwrap());
-        assert_eq!(said(&world.send(request).await), (route, how), "{path}");
+        assert_eq!(route_and_disposition(&world.send(request).await), (route, disposition), "{path}");
     }
     let unkeyed = Request::post("/refunds").body(Full::from("{}")).unwrap();
-    assert_eq!(said(&world.send(unkeyed).await), ("default", How::Passed));
+    assert_eq!(route_and_disposition(&world.send(unkeyed).await), ("default", Disposition::Passed));
 }
 
 #[tokio::test(start_paused = true)]
@@ -73,12 +73,15 @@ async fn a_protected_request_names_its_operation_however_it_ends() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_request_that_goes_through_without_its_store_says_so() {
+async fn a_request_that_goes_through_unprotected_is_marked() {
     let identity = onceward::RecordId::from_bytes([0; 16]);
     let store = FaultyStore::new(memory(), move |call| {
         if call.id.is_some_and(|id| id != identity) { Fault::Unavailable } else { Fault::None }
     });
     let pass = Policy { store_down: StoreDown::Pass, ..Policy::default() };
-    let Handled { how, .. } = world_on(store, pass).await.send(post("k", "{}")).await.handled;
-    assert_eq!((how, how.name(), how.code()), (How::Unprotected, "unprotected", None));
+    let Handled { disposition, .. } = world_on(store, pass).await.send(post("k", "{}")).await.handled;
+    assert_eq!(
+        (disposition, disposition.name(), disposition.code()),
+        (Disposition::Unprotected, "unprotected", None)
+    );
 }

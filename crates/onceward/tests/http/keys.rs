@@ -1,10 +1,10 @@
-//! Keys and fingerprints, as an expert would try them.
+//! Keys and fingerprints in unusual forms.
 
 use bytes::Bytes;
 use http::{HeaderValue, Method, Request};
 use http_body_util::Full;
 use onceward::fingerprint::Profile;
-use onceward::http::{How, KeyRule, Policy, Routes};
+use onceward::http::{Disposition, KeyRule, Policy, Routes};
 use onceward::{RecordFormat, Syntax};
 
 use super::{memory, options, post, with, without, world, world_with};
@@ -40,7 +40,11 @@ async fn a_method_in_another_case_is_refused_and_gets_around_no_required_key() {
     for method in ["post", "Post", "pAtCh", "get", "head", "Trace", "propfind", "Report"] {
         for key in [true, false] {
             let got = send(method, key).await;
-            assert_eq!(got.handled.how, How::Refused("idempotency_method_invalid"), "{method}");
+            assert_eq!(
+                got.handled.disposition,
+                Disposition::Refused("idempotency_method_invalid"),
+                "{method}"
+            );
             if method != "head" {
                 assert_eq!(got.problem(), (400, "idempotency_method_invalid".to_owned()), "{method}");
             }
@@ -80,7 +84,7 @@ async fn both_spellings_name_the_same_key_and_strict_syntax_wants_quotes() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn what_is_no_key_is_refused_and_never_repeated() {
+async fn a_malformed_key_is_refused_and_never_repeated() {
     let world = world(Policy::default()).await;
     let long = "x".repeat(256);
     let refused: Vec<&[u8]> = vec![
@@ -188,7 +192,7 @@ async fn doubtful_bodies_are_compared_by_their_bytes() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn bytes_that_are_no_text_are_compared_too() {
+async fn bytes_that_are_not_utf_8_are_compared_as_well() {
     let world = world(Policy::default()).await;
     let raw = |bytes: &'static [u8]| post("k", "").map(|_| Full::from(bytes));
     assert_eq!(world.send(raw(b"\"\xff\"")).await.status, 201);

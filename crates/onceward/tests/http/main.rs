@@ -3,8 +3,9 @@
 
 mod attack;
 mod bodies;
+mod body_budget;
 mod contract;
-mod counted;
+
 mod doors;
 mod encoding;
 mod execution;
@@ -14,11 +15,12 @@ mod handled;
 mod keys;
 #[path = "../support/log.rs"]
 mod log;
+mod observations;
 mod observe;
 mod outcome;
 mod protocol_doc;
 mod replies;
-mod room;
+
 mod tenants;
 mod upstream;
 mod wellknown;
@@ -41,7 +43,7 @@ use crate::upstream::{Broke, Upstream};
 
 const SECOND: Duration = Duration::from_secs(1);
 
-/// A protected service, and what is behind it.
+/// A protected service: the engine, the layer's settings, and the upstream behind it.
 #[derive(Clone)]
 struct World {
     engine: Engine,
@@ -135,7 +137,7 @@ impl World {
         let (parts, body) = service.oneshot(request).await.unwrap().into_parts();
         let body = body.collect().await.unwrap();
         let trailers = body.trailers().cloned();
-        // Every response says what became of its request.
+        // Every response has this extension.
         let handled = parts.extensions.get::<Handled>().unwrap().clone();
         Got {
             status: parts.status.as_u16(),
@@ -156,7 +158,7 @@ fn post(key: &str, body: &str) -> Request<Full<Bytes>> {
     doing("", key, body)
 }
 
-/// The same, which tells the upstream how to behave. The header does not count for the fingerprint.
+/// The same, with a header that tells the upstream how to behave. It is not part of the fingerprint.
 fn doing(what: &str, key: &str, body: &str) -> Request<Full<Bytes>> {
     Request::post("/payments")
         .header("x-tenant", "acme")

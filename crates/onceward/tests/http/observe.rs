@@ -2,27 +2,27 @@
 
 use std::sync::Arc;
 
-use onceward::http::{How, KeyRule, Mode, Policy, Routes};
+use onceward::http::{Disposition, KeyRule, Mode, Policy, Routes};
 use onceward::store::{Entry, Filter, Scan, Store as _, Which};
 use onceward::{EngineOptions, Instance, Limits, Observation, Record, State, StateKind, Sweeping};
 use onceward_testkit::{Fault, FaultyStore, Method};
 
-use super::counted::Heard;
 use super::log::Log;
+use super::observations::Observations;
 use super::{Got, SECOND, World, doing, memory, options, post, with, without, world_with};
 
 fn watching() -> Policy {
     Policy { mode: Mode::Observe, ..Policy::default() }
 }
 
-async fn observed(policy: Policy) -> (World, Arc<Heard>) {
-    let heard = Arc::new(Heard::default());
-    (world_with(memory(), options().observer(heard.clone()), policy).await, heard)
+async fn observed_world(policy: Policy) -> (World, Arc<Observations>) {
+    let observations = Arc::new(Observations::default());
+    (world_with(memory(), options().observer(observations.clone()), policy).await, observations)
 }
 
-/// Nothing of this layer is to be seen, neither by the client nor by the service.
+/// Neither client nor service sees anything of the layer.
 fn went_through(world: &World, got: &Got) {
-    assert_eq!((&*got.handled.route, got.handled.how), ("default", How::Observed));
+    assert_eq!((&*got.handled.route, got.handled.disposition), ("default", Disposition::Observed));
     for name in got.headers.keys().chain(world.upstream.saw.lock().unwrap().keys()) {
         let own = name.as_str().starts_with("onceward") || name.as_str().starts_with("idempotency-");
         assert!(!own || name == "idempotency-key", "{name}");
@@ -32,7 +32,7 @@ fn went_through(world: &World, got: &Got) {
 #[tokio::test(start_paused = true)]
 async fn everything_is_executed_and_what_would_have_happened_is_counted() {
     use Observation::{Completed, Created, Lost, Mismatch, Reclaimed, Released, ReplayedFromCache, Unknown};
-    let (world, heard) = observed(watching()).await;
+    let (world, observations) = observed_world(watching()).await;
     for (number, (request, would)) in [
         (doing("headers", "a", "{}"), vec![Created, Completed]),
         (doing("", "a", "{}"), vec![ReplayedFromCache]),
@@ -52,7 +52,7 @@ async fn everything_is_executed_and_what_would_have_happened_is_counted() {
         }
         let executed = format!("execution {} of ", number + 1);
         assert!(got.body.starts_with(executed.as_bytes()), "{got:?}");
-        let mut counted = heard.take(*would.last().unwrap()).await;
+        let mut counted = observations.take(*would.last().unwrap()).await;
         counted.retain(|what| *what != Observation::SuspiciousKey);
         assert_eq!(counted, would, "{number}");
     }
@@ -68,7 +68,7 @@ async fn everything_is_executed_and_what_would_have_happened_is_counted() {
 
 #[tokio::test(start_paused = true)]
 async fn what_would_have_been_refused_goes_through() {
-    let (world, heard) = observed(Policy { key: KeyRule::Required, ..watching() }).await;
+    let (world, observations) = observed_world(Policy { key: KeyRule::Required, ..watching() }).await;
     for (request, what) in [
         (without(post("k", "{}"), "idempotency-key"), Observation::KeyMissing),
         (post("a,b", "{}"), Observation::KeyInvalid),
@@ -77,73 +77,73 @@ async fn what_would_have_been_refused_goes_through() {
     ] {
         let got = world.send(request).await;
         went_through(&world, &got);
-        assert_eq!((got.status, heard.all()), (201, vec![what]));
+        assert_eq!((got.status, observations.all()), (201, vec![what]));
     }
 }
 
 #[tokio::test(start_paused = true)]
 async fn a_shadow_never_meets_a_protected_operation() {
-    let (mut world, heard) = observed(watching()).await;
+    let (mut world, observations) = observed_world(watching()).await;
     world.send(post("k", "{}")).await;
-    heard.take(Observation::Completed).await;
+    observations.take(Observation::Completed).await;
     world.routes = Routes::new(Policy::default()).unwrap();
     let got = world.send(post("k", "{}")).await;
-    assert_eq!((got.handled.how, world.ledger()), (How::Executed, 2));
+    assert_eq!((got.handled.disposition, world.ledger()), (Disposition::Executed, 2));
     assert!(world.send(post("k", "{}")).await.is_replay());
     world.routes = Routes::new(watching()).unwrap();
     world.send(post("other", "{}")).await;
-    assert!(heard.take(Observation::Completed).await.contains(&Observation::Created));
+    assert!(observations.take(Observation::Completed).await.contains(&Observation::Created));
 }
 
 #[tokio::test(start_paused = true)]
 async fn a_retry_beside_the_first_request_counts_as_in_progress() {
-    let (world, heard) = observed(watching()).await;
+    let (world, observations) = observed_world(watching()).await;
     let sender = world.clone();
     let running = tokio::spawn(async move { sender.send(doing("hang", "k", "{}")).await });
-    heard.take(Observation::Created).await;
+    observations.take(Observation::Created).await;
     let got = world.send(with(post("k", "{}"), "prefer", "wait=10")).await;
     assert_eq!((got.status, world.ledger()), (201, 2));
-    heard.take(Observation::InProgress).await;
+    observations.take(Observation::InProgress).await;
     world.upstream.go.notify_one();
     assert_eq!(running.await.unwrap().status, 201);
-    heard.take(Observation::Completed).await;
+    observations.take(Observation::Completed).await;
 }
 
 #[tokio::test(start_paused = true)]
 async fn a_client_that_goes_away_takes_its_request_with_it_and_counts_as_completed() {
-    let (world, heard) = observed(watching()).await;
+    let (world, observations) = observed_world(watching()).await;
     tokio::select! {
         got = world.send(doing("hang", "k", "{}")) => panic!("{got:?}"),
-        _ = heard.take(Observation::Created) => {}
+        _ = observations.take(Observation::Created) => {}
     }
-    heard.take(Observation::Completed).await;
+    observations.take(Observation::Completed).await;
     assert_eq!(Arc::strong_count(&world.upstream.ledger), 1, "the service still works on it");
 }
 
 #[tokio::test(start_paused = true)]
 async fn a_service_that_fails_or_panics_leaves_the_outcome_unknown() {
-    let (world, heard) = observed(watching()).await;
+    let (world, observations) = observed_world(watching()).await;
     let sender = world.clone();
     let sent = tokio::spawn(async move { sender.send(doing("panic", "k", "{}")).await });
     assert!(sent.await.is_err(), "the panic is the service's, as without this layer");
-    heard.take(Observation::Lost).await;
+    observations.take(Observation::Lost).await;
     assert_eq!(world.send(post("k", "{}")).await.status, 201);
-    heard.take(Observation::Unknown).await;
+    observations.take(Observation::Unknown).await;
 }
 
 #[tokio::test(start_paused = true)]
 async fn a_body_over_the_limit_goes_through_and_is_not_counted() {
-    let (world, heard) = observed(Policy { max_request_body: 4, ..watching() }).await;
+    let (world, observations) = observed_world(Policy { max_request_body: 4, ..watching() }).await;
     let got = world.send(post("k", "12345")).await;
     assert_eq!((got.status, &got.body[..]), (201, &b"execution 1 of 12345"[..]));
     world.send(post("k", "1234")).await;
-    let mut counted = heard.take(Observation::Completed).await;
+    let mut counted = observations.take(Observation::Completed).await;
     counted.retain(|what| *what != Observation::SuspiciousKey);
     assert_eq!(counted, [Observation::Created, Observation::Completed]);
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_store_that_is_away_or_slow_delays_nobody() {
+async fn a_store_that_is_away_or_slow_delays_no_observed_request() {
     let identity = onceward::RecordId::from_bytes([0; 16]);
     for fault in [Fault::Unavailable, Fault::CallLost] {
         let store = FaultyStore::new(memory(), move |call| {
@@ -158,17 +158,18 @@ async fn a_store_that_is_away_or_slow_delays_nobody() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn an_engine_that_has_no_room_counts_nothing() {
-    let heard = Arc::new(Heard::default());
+async fn an_engine_at_its_limits_counts_nothing() {
+    let observations = Arc::new(Observations::default());
     let limits = Limits { executions: 1, ..Limits::default() };
-    let world = world_with(memory(), options().observer(heard.clone()).limits(limits), watching()).await;
+    let world =
+        world_with(memory(), options().observer(observations.clone()).limits(limits), watching()).await;
     let sender = world.clone();
     let running = tokio::spawn(async move { sender.send(doing("hang", "a", "{}")).await });
-    heard.take(Observation::Created).await;
+    observations.take(Observation::Created).await;
     assert_eq!(world.send(post("b", "{}")).await.status, 201);
     world.upstream.go.notify_one();
     running.await.unwrap();
-    let counted = heard.take(Observation::Completed).await;
+    let counted = observations.take(Observation::Completed).await;
     assert!(!counted.contains(&Observation::Created), "{counted:?}");
 }
 
@@ -181,20 +182,20 @@ async fn in_state(world: &World, state: Option<StateKind>) -> Vec<Entry> {
 async fn what_is_only_observed_is_never_unknown_and_expires_like_an_answer() {
     let policy = Policy { retention: SECOND * 600, grace: SECOND * 60, ..watching() };
     for what in ["status:503", "word:unknown:200", "panic", "slow:100"] {
-        let (world, heard) = observed(policy.clone()).await;
+        let (world, observations) = observed_world(policy.clone()).await;
         let sender = world.clone();
         let sent = tokio::spawn(async move { sender.send(doing(what, "k", "{}")).await });
-        assert!(heard.take(Observation::Lost).await.contains(&Observation::Created), "{what}");
+        assert!(observations.take(Observation::Lost).await.contains(&Observation::Created), "{what}");
         assert!(in_state(&world, Some(StateKind::Unknown)).await.is_empty(), "{what}");
         // Its retry is counted as one whose outcome would be unknown.
         world.send(post("k", "{}")).await;
-        heard.take(Observation::Unknown).await;
+        observations.take(Observation::Unknown).await;
         assert_eq!(sent.await.is_err(), what == "panic");
         onceward::time::sleep(SECOND * 500).await;
         assert_eq!(in_state(&world, None).await.len(), 1, "{what}: it is forgotten too early");
         onceward::time::sleep(SECOND * 300).await;
         assert!(in_state(&world, None).await.is_empty(), "{what}: it stays");
-        let counted = heard.all();
+        let counted = observations.all();
         for alarm in [Observation::Contradiction, Observation::ReconcileScheduled, Observation::DeadLettered]
         {
             assert!(!counted.contains(&alarm), "{what}: {counted:?}");
@@ -205,11 +206,11 @@ async fn what_is_only_observed_is_never_unknown_and_expires_like_an_answer() {
 #[tokio::test(start_paused = true)]
 async fn an_answer_that_comes_after_the_timeout_is_the_truth_about_a_shadow_and_no_contradiction() {
     for retention in [SECOND, SECOND * 600] {
-        let (world, heard) = observed(Policy { retention, grace: SECOND, ..watching() }).await;
+        let (world, observations) = observed_world(Policy { retention, grace: SECOND, ..watching() }).await;
         let got = world.send(doing("slow:100", "k", "{}")).await;
         assert_eq!(got.status, 201);
         onceward::time::sleep(SECOND).await;
-        let counted = heard.all();
+        let counted = observations.all();
         assert!(counted.contains(&Observation::Lost), "{counted:?}");
         assert!(!counted.contains(&Observation::Contradiction), "{counted:?}");
         // Within its retention the late answer completes it; after that there is no record any more.
@@ -219,12 +220,12 @@ async fn an_answer_that_comes_after_the_timeout_is_the_truth_about_a_shadow_and_
 
 #[tokio::test(start_paused = true)]
 async fn a_shadow_whose_outcome_would_be_unknown_holds_nothing_back_once_the_route_is_protected() {
-    let (mut world, heard) = observed(watching()).await;
+    let (mut world, observations) = observed_world(watching()).await;
     world.send(doing("status:503", "k", "{}")).await;
-    heard.take(Observation::Lost).await;
+    observations.take(Observation::Lost).await;
     world.routes = Routes::new(Policy::default()).unwrap();
     let got = world.send(post("k", "{}")).await;
-    assert_eq!((got.handled.how, got.status, world.ledger()), (How::Executed, 201, 2));
+    assert_eq!((got.handled.disposition, got.status, world.ledger()), (Disposition::Executed, 201, 2));
     assert!(world.send(post("k", "{}")).await.is_replay());
     assert_eq!(world.ledger(), 2);
 }
@@ -232,10 +233,10 @@ async fn a_shadow_whose_outcome_would_be_unknown_holds_nothing_back_once_the_rou
 #[tokio::test(start_paused = true)]
 async fn shadows_that_an_earlier_version_left_unknown_are_ended_soon_after_the_start_and_operations_are_not()
 {
-    let (store, heard) = (memory(), Arc::new(Heard::default()));
-    let world = world_with(store.clone(), options().observer(heard.clone()), watching()).await;
+    let (store, observations) = (memory(), Arc::new(Observations::default()));
+    let world = world_with(store.clone(), options().observer(observations.clone()), watching()).await;
     world.send(doing("status:503", "old", "{}")).await;
-    heard.take(Observation::Lost).await;
+    observations.take(Observation::Lost).await;
     let shadow = in_state(&world, None).await.remove(0);
     let record = shadow.record.unwrap();
     let unknown = State::Unknown {
@@ -272,7 +273,7 @@ async fn shadows_that_an_earlier_version_left_unknown_are_ended_soon_after_the_s
     assert_eq!(left, [id]);
 }
 
-/// What is logged about the records of observed requests that a faulty store keeps. Lines about the store itself are left out.
+/// The log lines about observed requests on a faulty store, without the lines about the store itself.
 async fn logged_about(what: &'static str, policy: Policy, plan: fn(Method, u64) -> Fault) -> Vec<String> {
     let store = FaultyStore::new(memory(), move |call| plan(call.method, call.nth));
     let world = world_with(store, options(), policy).await;
@@ -281,7 +282,7 @@ async fn logged_about(what: &'static str, policy: Policy, plan: fn(Method, u64) 
         let sender = world.clone();
         let sent = tokio::spawn(async move { sender.send(doing(what, "k", "{}")).await });
         assert_eq!(sent.await.is_err(), what == "panic");
-        // Longer than an outcome is tried to be stored.
+        // Longer than a failed settlement is tried again.
         onceward::time::sleep(Limits::default().settle_give_up + SECOND * 60).await;
     }
     let mut lines = log.messages();

@@ -1,4 +1,4 @@
-//! `Onceward-Outcome` on the way out: what became of the operation, for an outer Onceward.
+//! `Onceward-Outcome` of the layer's own answers, for an outer Onceward.
 
 use http::{Method, Request};
 use http_body_util::Full;
@@ -37,7 +37,7 @@ async fn work_that_goes_on_is_not_called_retryable() {
     let world = world(Policy { respond_within: SECOND, ..Policy::default() }).await;
     let first = world.send(doing("slow:5", "k", "{}")).await;
     assert_eq!((first.status, outcome(&first)), (504, "unknown"));
-    // This request began nothing: the other one is at work.
+    // This request did nothing: the other one is being executed.
     let retry = world.send(post("k", "{}")).await;
     assert_eq!((retry.status, outcome(&retry)), (409, "retryable"));
 }
@@ -55,7 +55,7 @@ async fn a_request_that_was_not_executed_is_called_retryable() {
     }
 }
 
-/// A record whose first tenure died after its recovery point, and which the next request takes over.
+/// A record whose first owner died after its recovery point, and which the next request takes over.
 async fn taken_over_in_doubt(what: &str) -> (World, Got) {
     let store = memory();
     let on_lapse = OnLapse::Resume { attempts: 3, within: SECOND * 3600 };
@@ -81,13 +81,13 @@ async fn proof_that_the_last_attempt_did_nothing_is_not_called_retryable_where_a
         let record = world.engine.load(id_of(&world, "k")).await.unwrap().unwrap().record;
         assert_eq!((record.attempt, record.state.name()), (2, "unknown"), "{what}");
         assert_eq!((got.problem().1.as_str(), outcome(&got)), (UNKNOWN, "unknown"), "{what}");
-        // It is told what its next try will be told, and not that an answer was missing or could not be stored.
+        // It gets the refusal that its next try will get, and not one about an answer that is missing or not stored.
         let retry = world.send(post("k", "{}")).await;
         assert_eq!((got.status, got.json()), (409, retry.json()), "{what}");
         assert_eq!(got.json()["next_action"], "wait", "{what}");
         assert!(got.header("retry-after").is_some(), "{what}");
         let sent = what != "refused";
-        assert_eq!(got.handled.how.name(), if sent { "unanswered" } else { "refused" }, "{what}");
+        assert_eq!(got.handled.disposition.name(), if sent { "unanswered" } else { "refused" }, "{what}");
         assert_eq!(world.ledger(), 1 + u64::from(sent), "{what}");
     }
 }

@@ -1,16 +1,16 @@
-//! `docs/protocol.md` says what the source does: every row, and no other.
+//! The tables of `docs/protocol.md` and the source have the same rows.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use http::StatusCode;
 use onceward::fingerprint::Difference;
-use onceward::http::{Answerless, Class, Flavor, KeyFault, Policy, Problem, ScopeMissing};
+use onceward::http::{AnswerFault, Class, Flavor, KeyFault, Policy, Problem, ScopeMissing};
 use onceward::{KeyError, Letter};
 
 const DOCUMENT: &str = include_str!("../../../../docs/protocol.md");
 
-/// Every problem there is. A new one does not compile until it has a case in [`case`].
+/// Every problem. A new one does not compile until it has a row in [`case`].
 fn problems() -> Vec<Problem> {
     let retry_after = Duration::from_secs(2);
     vec![
@@ -31,8 +31,8 @@ fn problems() -> Vec<Problem> {
         Problem::Incomparable,
         Problem::StoreUnavailable,
         Problem::UpstreamUnreachable,
-        Problem::NoWholeAnswer(Answerless::TimedOut),
-        Problem::NoWholeAnswer(Answerless::Broken),
+        Problem::NoWholeAnswer(AnswerFault::TimedOut),
+        Problem::NoWholeAnswer(AnswerFault::Broken),
         Problem::AnswerNotStored,
         Problem::UpstreamUnsure { upstream_status: StatusCode::SERVICE_UNAVAILABLE },
         Problem::UpstreamUnsure { upstream_status: StatusCode::OK },
@@ -41,12 +41,12 @@ fn problems() -> Vec<Problem> {
         Problem::RequestTooLarge { limit: 1 },
         Problem::RequestBroken,
         Problem::RequestSlow { patience: retry_after },
-        Problem::NoRoom,
+        Problem::BodyBudgetExhausted,
         Problem::KeyNotFound,
     ]
 }
 
-/// What the document calls it.
+/// The problem's row in the document.
 fn case(problem: &Problem) -> &'static str {
     match problem {
         Problem::MethodMiscased => "method in another case than the known one",
@@ -64,8 +64,8 @@ fn case(problem: &Problem) -> &'static str {
         Problem::Incomparable => "begun under other fingerprint settings, cannot be resumed",
         Problem::StoreUnavailable => "store unavailable, or record unreadable",
         Problem::UpstreamUnreachable => "service never reached, proven not executed",
-        Problem::NoWholeAnswer(Answerless::TimedOut) => "service reached, no answer in time",
-        Problem::NoWholeAnswer(Answerless::Broken) => "service reached, answer broke off",
+        Problem::NoWholeAnswer(AnswerFault::TimedOut) => "service reached, no answer in time",
+        Problem::NoWholeAnswer(AnswerFault::Broken) => "service reached, answer broke off",
         Problem::AnswerNotStored => "service answered, answer could not be stored",
         Problem::UpstreamUnsure { upstream_status } if upstream_status.is_server_error() => {
             "service's own 5xx of class unknown"
@@ -76,13 +76,13 @@ fn case(problem: &Problem) -> &'static str {
         Problem::RequestTooLarge { .. } => "request body over the limit",
         Problem::RequestBroken => "request body broke off",
         Problem::RequestSlow { .. } => "request body took too long",
-        Problem::NoRoom => "too many request bodies held at once",
+        Problem::BodyBudgetExhausted => "too many request bodies held at once",
         Problem::KeyNotFound => "status asked of a key that is not known",
     }
 }
 
 pub fn codes() -> BTreeSet<&'static str> {
-    problems().iter().map(|problem| problem.told(Flavor::Ietf).code).collect()
+    problems().iter().map(|problem| problem.details(Flavor::Ietf).code).collect()
 }
 
 /// The rows of the table whose head begins like this.
@@ -105,18 +105,18 @@ fn the_document_has_a_row_for_every_problem_and_no_other() {
     let mut seen = BTreeSet::new();
     for problem in problems() {
         let row = rows.get(case(&problem)).unwrap_or_else(|| panic!("{problem:?} has no row"));
-        let told = [problem.told(Flavor::Ietf), problem.told(Flavor::Stripe)];
-        for (cell, told) in row.iter().zip(&told) {
+        let details = [problem.details(Flavor::Ietf), problem.details(Flavor::Stripe)];
+        for (cell, details) in row.iter().zip(&details) {
             let status = if *cell == "that status" {
                 assert!(matches!(problem, Problem::UpstreamUnsure { .. }));
                 503
             } else {
                 cell.parse().unwrap()
             };
-            assert_eq!(told.status.as_u16(), status, "{problem:?}");
+            assert_eq!(details.status.as_u16(), status, "{problem:?}");
         }
-        let retry_after = if told[0].retry_after.is_some() { "yes" } else { "no" };
-        let (code, next) = (format!("`{}`", told[0].code), format!("`{}`", told[0].next_action.name()));
+        let retry_after = if details[0].retry_after.is_some() { "yes" } else { "no" };
+        let (code, next) = (format!("`{}`", details[0].code), format!("`{}`", details[0].next_action.name()));
         assert_eq!(row[2..], [retry_after, &code, &next], "{problem:?}");
         seen.insert(case(&problem));
     }

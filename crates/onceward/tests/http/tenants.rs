@@ -1,4 +1,4 @@
-//! Nobody learns of anybody else's keys.
+//! Tenants learn nothing of each other's keys.
 
 use onceward::http::{Policy, ScopeRules};
 

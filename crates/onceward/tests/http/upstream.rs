@@ -1,4 +1,4 @@
-//! The service behind the layer. It does what the header `x-do` says, and counts every time it does its work.
+//! The service behind the layer. Its header `x-do` chooses how it behaves, and it counts its executions.
 
 use std::pin::Pin;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -18,9 +18,9 @@ use super::SECOND;
 #[derive(Clone, Default)]
 pub struct Upstream {
     pub ledger: Arc<AtomicU64>,
-    /// Told when work that hangs has begun.
+    /// Notified when work that hangs has begun.
     pub began: Arc<Notify>,
-    /// Lets it go on.
+    /// Lets that work go on.
     pub go: Arc<Notify>,
     /// The head of the last request.
     pub saw: Arc<Mutex<HeaderMap>>,
@@ -42,7 +42,7 @@ impl std::fmt::Display for Broke {
 
 impl std::error::Error for Broke {}
 
-/// A body of given frames, the last of which may be a failure or the first of an endless row.
+/// A body of given frames, which then ends, breaks off or goes on for ever.
 pub struct Frames {
     frames: std::vec::IntoIter<Frame<Bytes>>,
     end: End,
@@ -104,7 +104,7 @@ impl Upstream {
             "off" => return Err(Broke::Off),
             "broken" => end = End::Broken,
             "short" => response = response.header("content-length", "1000"),
-            // An HTTP client marks an answer so that ended with its connection.
+            // As a proxy marks an answer that ended with its connection.
             "closing" => {
                 frames = vec![Frame::data(argument.to_owned().into())];
                 response = Response::builder().status(201).header("content-type", "application/json");
@@ -126,7 +126,7 @@ impl Upstream {
                     response = response.header("link", format!("</{number}>"));
                 }
             }
-            // Encodes, whatever it was asked for.
+            // Encodes whatever `Accept-Encoding` says.
             "encoded" => {
                 response = response.header("content-encoding", argument).header("etag", "\"encoded\"");
                 frames = vec![Frame::data(Bytes::from_static(b"\x0b\x02\x80 encoded"))];

@@ -1,4 +1,4 @@
-//! What is published.
+//! The published pages.
 
 use http::Request;
 use http_body_util::Full;
@@ -47,7 +47,7 @@ async fn a_browser_gets_a_page_that_has_an_anchor_for_every_problem() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn the_state_of_a_key_is_told_to_its_own_caller_only_and_never_its_answer() {
+async fn the_state_of_a_key_is_shown_to_its_own_caller_only_and_without_its_answer() {
     let world = world(Policy::default()).await;
     let path = "/.well-known/idempotency/status/a%2Fb";
     let own = || get(path, &[("x-tenant", "acme")]);

@@ -1,4 +1,4 @@
-//! What goes wrong on a real connection, in front of the layer and behind it.
+//! Failures of real connections, in front of the layer and behind it.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -37,7 +37,7 @@ where
         loop {
             let (stream, _) = listener.accept().await.unwrap();
             let service = TowerToHyperService::new(service.clone());
-            // A connection that breaks is what these tests are about.
+            // Connections break in these tests.
             drop(
                 hyper::server::conn::http1::Builder::new()
                     .half_close(true)
@@ -55,7 +55,7 @@ async fn exchange(address: std::net::SocketAddr, request: &str) -> String {
     stream.write_all(request.as_bytes()).await.unwrap();
     stream.shutdown().await.unwrap();
     let mut answer = Vec::new();
-    // A reset is an end, too.
+    // A reset also ends the connection.
     drop(stream.read_to_end(&mut answer).await);
     String::from_utf8_lossy(&answer).to_ascii_lowercase()
 }
@@ -120,7 +120,7 @@ async fn a_keyed_body_is_asked_for_and_its_expectation_ends_here() {
     assert!(!upstream.saw.lock().unwrap().contains_key("expect"));
 }
 
-/// A server that answers with these bytes and closes, and how often it was asked.
+/// A server that answers with these bytes and closes the connection, and the number of its requests.
 async fn raw_upstream(answer: &'static str) -> (std::net::SocketAddr, Arc<AtomicU64>) {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let (address, asked) = (listener.local_addr().unwrap(), Arc::<AtomicU64>::default());

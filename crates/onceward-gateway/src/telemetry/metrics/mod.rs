@@ -14,7 +14,7 @@ use std::sync::atomic::{AtomicI64, AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
-use onceward::http::How;
+use onceward::http::Disposition;
 use onceward::store::Store;
 use onceward::{Engine, Observation, Observer, RecordId};
 use opentelemetry::KeyValue;
@@ -64,14 +64,14 @@ impl Handled {
     }
 }
 
-impl From<How> for Handled {
-    fn from(how: How) -> Self {
-        match how {
-            How::Passed | How::Published | How::Observed => Self::Passed,
-            How::Executed | How::Released => Self::Executed,
-            How::Replayed => Self::Replayed,
-            How::Refused(_) | How::Unanswered(_) => Self::Refused,
-            How::Unprotected => Self::Unprotected,
+impl From<Disposition> for Handled {
+    fn from(disposition: Disposition) -> Self {
+        match disposition {
+            Disposition::Passed | Disposition::Published | Disposition::Observed => Self::Passed,
+            Disposition::Executed | Disposition::Released => Self::Executed,
+            Disposition::Replayed => Self::Replayed,
+            Disposition::Refused(_) | Disposition::Unanswered(_) => Self::Refused,
+            Disposition::Unprotected => Self::Unprotected,
         }
     }
 }

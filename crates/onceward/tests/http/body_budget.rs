@@ -1,4 +1,4 @@
-//! Bodies at once: how many bytes, and for how long.
+//! Limits on the request bodies that are read at once: in bytes and in time.
 
 use std::convert::Infallible;
 use std::pin::Pin;
@@ -16,7 +16,7 @@ use tower::{Layer as _, ServiceExt as _};
 
 use super::{SECOND, World, post, world};
 
-/// A body that does not say how long it is, and stands still at its end until it is told to go on.
+/// A body of unknown length, which ends after its pieces or never.
 struct Dripping {
     pieces: Vec<&'static str>,
     end: bool,
@@ -55,7 +55,7 @@ async fn layer(world: &World) -> IdempotencyLayer {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_body_that_has_no_room_is_refused_before_anything_is_claimed_and_fits_later() {
+async fn a_body_over_the_budget_is_refused_before_anything_is_claimed_and_fits_later() {
     let world = world(Policy { max_request_body: 10, ..Policy::default() }).await;
     let (began, go) = (Arc::new(Notify::new()), Arc::new(Notify::new()));
     let (begins, goes) = (began.clone(), go.clone());
@@ -63,7 +63,7 @@ async fn a_body_that_has_no_room_is_refused_before_anything_is_claimed_and_fits_
         layer(&world).await.held_bytes(15).unwrap().layer(tower::service_fn(move |request: Request<_>| {
             let (began, go) = (begins.clone(), goes.clone());
             async move {
-                // The request is held until it is let go.
+                // Keeps the request until it is released.
                 began.notify_one();
                 go.notified().await;
                 drop(request);
@@ -94,7 +94,7 @@ async fn a_body_that_has_no_room_is_refused_before_anything_is_claimed_and_fits_
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_client_that_goes_away_while_it_sends_gives_its_room_back() {
+async fn a_client_that_goes_away_while_it_sends_gives_its_share_back() {
     let world = world(Policy { max_request_body: 10, ..Policy::default() }).await;
     let upstream = world.upstream.clone();
     let service = layer(&world)

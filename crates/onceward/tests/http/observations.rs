@@ -1,4 +1,4 @@
-//! What the observer hears of the layer, and the observer itself.
+//! The layer's observations, and the observer that these tests use.
 
 use onceward::http::{KeyRule, Policy};
 use onceward::{Observation, Observer, RecordId};
@@ -6,26 +6,29 @@ use tokio::sync::watch;
 
 use super::{memory, options, post, without, world_with};
 
-/// Notes everything that it hears but the store's own affairs.
-pub struct Heard(watch::Sender<Vec<(String, Observation)>>);
+/// An observer that records every observation.
+pub struct Observations(watch::Sender<Vec<(String, Observation)>>);
 
-impl Default for Heard {
+impl Default for Observations {
     fn default() -> Self {
         Self(watch::channel(Vec::new()).0)
     }
 }
 
-impl Observer for Heard {
+impl Observer for Observations {
     fn observe(&self, route: &str, _: RecordId, what: Observation) {
-        self.0.send_modify(|heard| heard.push((route.to_owned(), what)));
+        self.0.send_modify(|observations| observations.push((route.to_owned(), what)));
     }
 }
 
-impl Heard {
-    /// Waits until something was heard, and forgets everything.
+impl Observations {
+    /// Waits for an observation, and then takes out all of them.
     pub async fn take(&self, what: Observation) -> Vec<Observation> {
-        let mut heard = self.0.subscribe();
-        heard.wait_for(|heard| heard.iter().any(|(_, heard)| *heard == what)).await.unwrap();
+        let mut observations = self.0.subscribe();
+        observations
+            .wait_for(|observations| observations.iter().any(|(_, observations)| *observations == what))
+            .await
+            .unwrap();
         self.all()
     }
 
@@ -40,30 +43,30 @@ impl Heard {
 
 #[tokio::test(start_paused = true)]
 async fn a_suspicious_key_is_counted_once_for_each_execution() {
-    let heard = std::sync::Arc::new(Heard::default());
-    let world = world_with(memory(), options().observer(heard.clone()), Policy::default()).await;
+    let observations = std::sync::Arc::new(Observations::default());
+    let world = world_with(memory(), options().observer(observations.clone()), Policy::default()).await;
     world.send(post("order-17", "{}")).await;
-    let short = heard.all();
+    let short = observations.all();
     assert_eq!(short.iter().filter(|what| **what == Observation::SuspiciousKey).count(), 1, "{short:?}");
     for key in ["order-17", "018f4d5e-7c2a-7b3e-9f10-2a6b8c1d0e4f"] {
         world.send(post(key, "{}")).await;
-        assert!(!heard.all().contains(&Observation::SuspiciousKey), "{key}");
+        assert!(!observations.all().contains(&Observation::SuspiciousKey), "{key}");
     }
     world.send(post("\"ada.lovelace@example.org\"", "{}")).await;
-    assert!(heard.all().contains(&Observation::SuspiciousKey));
+    assert!(observations.all().contains(&Observation::SuspiciousKey));
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_request_that_is_refused_before_any_look_is_counted() {
-    let heard = std::sync::Arc::new(Heard::default());
+async fn a_request_that_is_refused_before_the_store_is_read_is_counted() {
+    let observations = std::sync::Arc::new(Observations::default());
     let required = Policy { key: KeyRule::Required, ..Policy::default() };
-    let world = world_with(memory(), options().observer(heard.clone()), required).await;
+    let world = world_with(memory(), options().observer(observations.clone()), required).await;
     for (request, what) in [
         (without(post("k", "{}"), "idempotency-key"), Observation::KeyMissing),
         (post("a,b", "{}"), Observation::KeyInvalid),
         (without(post("k", "{}"), "x-tenant"), Observation::ScopeMissing),
     ] {
         world.send(request).await;
-        assert_eq!((heard.routes(), heard.all()), (vec!["default".to_owned()], vec![what]));
+        assert_eq!((observations.routes(), observations.all()), (vec!["default".to_owned()], vec![what]));
     }
 }

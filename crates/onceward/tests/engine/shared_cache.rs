@@ -1,4 +1,4 @@
-//! A cache that several engines share: it saves calls of the store, and can do no harm.
+//! A cache that several engines share: it saves calls of the store, and is never believed for too long.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex};
@@ -116,7 +116,7 @@ async fn another_request_under_a_shared_key_is_refused_like_any_other() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_cache_that_hangs_costs_one_patience_and_is_then_left_alone() {
+async fn a_cache_that_hangs_costs_one_patience_and_is_then_not_used_for_a_while() {
     let (_, cache, ledger, engine) = paid().await;
     cache.is(Manner::Hangs);
     let before = onceward::time::instant();
@@ -192,7 +192,7 @@ async fn a_chain_of_caches_is_believed_no_longer_than_one() {
     let engine = without_a_store(store.clone(), &cache).await;
     onceward::time::sleep(SECOND * 59).await;
     assert!(matches!(retry(&engine).await, Ok(Ran::Replayed { .. })));
-    // Memory took it over a second before its time was over, and must not begin to count anew.
+    // Memory took the entry over a second before its time was over, and must not start that time again.
     onceward::time::sleep(SECOND * 2).await;
     assert!(retry(&engine).await.is_err(), "the store had to be asked");
 }
@@ -205,7 +205,7 @@ async fn an_operators_early_expiry_is_honoured_by_engines_that_read_the_cache() 
     let stale = cache.entries.lock().unwrap()[&id()].clone();
     assert!(matches!(other.expire(id(), None).await.unwrap(), Operated::Applied(_)));
     cache.filled.notified().await;
-    // An older entry comes late, as one that waited in another engine's queue would.
+    // An older entry comes late, as from another engine's queue.
     cache.change(id(), |entry| *entry = stale);
     let limits = Limits::default();
     onceward::time::sleep(limits.cache_revalidate + limits.claim_patience + SECOND).await;
