@@ -14,7 +14,7 @@ use http::{HeaderValue, Request, Response, StatusCode};
 use onceward::http::{
     Body, Failure, Handled, How, Idempotency, IdempotencyLayer, OnError, ResponseFuture, header,
 };
-use onceward::time::{Instant, instant};
+use onceward::plumbing::time::{Instant, instant};
 use serde_json::json;
 use tower_layer::Layer as _;
 use tower_service::Service;

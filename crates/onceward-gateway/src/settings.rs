@@ -11,7 +11,7 @@ use http::uri::{Authority, PathAndQuery};
 use ipnet::IpNet;
 use onceward::event::Expiry;
 use onceward::http::{Routes, ScopeRules};
-use onceward::{RecordFormat, Secret};
+use onceward::{Secret, record::RecordFormat};
 use onceward_postgres::PostgresUrl;
 use onceward_redis::RedisUrl;
 

@@ -9,7 +9,11 @@ use std::time::Duration;
 use onceward::event::Expiry;
 use onceward::http::ScopeRuleError;
 use onceward::store::{Finding, Health, Store};
-use onceward::{Identity, MemoryStore, Recognition, RecordFormat, Secret, SharedCache, Sweeping};
+use onceward::{
+    Identity, MemoryStore, Secret, Sweeping,
+    engine::{Recognition, SharedCache},
+    record::RecordFormat,
+};
 use onceward_postgres::{Migrate, PostgresStore, PostgresUrl};
 use onceward_redis::{RedisCache, RedisStore};
 use onceward_sqlite::SqliteStore;
@@ -105,10 +109,10 @@ impl Opened {
 
     /// How expired records are looked for. A database takes larger bites than a file that claims wait for.
     pub fn sweeping(&self, expiry: Expiry) -> Sweeping {
-        let defaults = Sweeping { expiry, ..Sweeping::default() };
+        let defaults = Sweeping::default().expiry(expiry);
         match self {
             Self::Memory(_) | Self::Sqlite(_) | Self::Redis(_) => defaults,
-            Self::Postgres(_) => Sweeping { batch: 1_000, pause: Duration::from_millis(10), ..defaults },
+            Self::Postgres(_) => defaults.batch(1_000).pause(Duration::from_millis(10)),
         }
     }
 

@@ -9,7 +9,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use onceward::store::{Due, Filter, Scan, Store, Which};
-use onceward::{Letter, RecordId, Timestamp};
+use onceward::{RecordId, Timestamp, record::Letter};
 use onceward_postgres::{Options, PostgresStore};
 use onceward_testkit::{VirtualClock, sample};
 use support::{observer, open, put, url};

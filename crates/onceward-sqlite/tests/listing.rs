@@ -10,7 +10,7 @@ use std::task::Poll;
 use std::time::Duration;
 
 use onceward::store::{Due, Filter, Page, Scan, Store, Which};
-use onceward::{Record, RecordId, Reply, State, Timestamp};
+use onceward::{Record, RecordId, Reply, Timestamp, record::State};
 use onceward_sqlite::{Options, SqliteStore};
 use onceward_testkit::{VirtualClock, sample};
 use support::{applied, block_on, flush, submit};

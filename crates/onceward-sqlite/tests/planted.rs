@@ -11,7 +11,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use onceward::store::{Store, Version};
-use onceward::{Record, Reply, State};
+use onceward::{Record, Reply, record::State};
 use onceward_sqlite::SqliteStore;
 use onceward_testkit::sample;
 use support::files::{cut_off, journal, listed, slow};

@@ -8,7 +8,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use onceward::store::{Filter, Scan, Store, StoreError, Swapped, Which};
-use onceward::{Clock, Timestamp};
+use onceward::{Timestamp, store::Clock};
 use onceward_sqlite::{Options, SqliteStore};
 use onceward_testkit::sample;
 use rusqlite::Connection;

@@ -10,8 +10,12 @@ use http::StatusCode;
 use onceward::event::Resolution;
 use onceward::store::{Stamped, StoreError};
 use onceward::{
-    By, Cause, Claim, Claimed, EngineError, Fence, Fingerprint, Key, OnLapse, Operated, OperationId, Outcome,
-    OwnerToken, RecordId, RecoveryPoint, Resolve, Scope, Settled, State, Tenure, Terms, Unsure,
+    Claim, Claimed, EngineError, Fence, Fingerprint, Key, OnLapse, OperationId, Outcome, RecordId,
+    RecoveryPoint, Scope, Terms,
+    claim::OwnerToken,
+    engine::{By, Operated, Resolve, Settled, Tenure},
+    outcome::Unsure,
+    record::{Cause, State},
 };
 use serde::Deserialize;
 use serde_json::json;

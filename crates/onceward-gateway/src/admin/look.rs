@@ -10,7 +10,7 @@ use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use http::header::{CACHE_CONTROL, CONTENT_TYPE};
 use http::{HeaderValue, StatusCode, Uri};
 use onceward::store::{Cursor, Filter, Scan, Which};
-use onceward::{Engine, Key, Scope, StateKind, Timestamp};
+use onceward::{Engine, Key, Scope, Timestamp, record::StateKind};
 use serde_json::{Value, json};
 
 use super::problem::Problem;

@@ -35,7 +35,7 @@ use hyper_util::rt::{TokioIo, TokioTimer};
 use hyper_util::server::graceful::GracefulShutdown;
 use hyper_util::service::TowerToHyperService;
 use onceward::Engine;
-use onceward::time::sleep;
+use onceward::plumbing::time::sleep;
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::Semaphore;
 

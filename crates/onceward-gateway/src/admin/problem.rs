@@ -5,7 +5,7 @@ use http::header::{CACHE_CONTROL, CONTENT_TYPE, RETRY_AFTER, WWW_AUTHENTICATE};
 use http::{HeaderValue, StatusCode};
 use onceward::http::{Flavor, Problem as Refusing};
 use onceward::store::{Stamped, StoreError, Version};
-use onceward::{EngineError, OperationId, RecordId, Refusal, State};
+use onceward::{EngineError, OperationId, RecordId, Refusal, record::State};
 use serde_json::{Value, json};
 
 use super::record;

@@ -132,64 +132,62 @@ fn policy(rules: &Rules, buffered: usize, place: &Place, findings: &mut Findings
             format!("`{path}` is {}, but must lie between 1 and {}", rules.min_key_length, Key::MAX_BYTES);
         findings.at(&path, text);
     }
-    Policy {
-        mode: match rules.mode {
+    Policy::new()
+        .mode(match rules.mode {
             rules::Mode::Enforce => http::Mode::Enforce,
             rules::Mode::Observe => http::Mode::Observe,
-        },
-        methods: rules.methods.iter().map(|method| method.0.clone()).collect(),
-        key: match rules.key {
+        })
+        .methods(rules.methods.iter().map(|method| method.0.clone()).collect::<Vec<_>>())
+        .key(match rules.key {
             rules::KeyRule::Required => http::KeyRule::Required,
             rules::KeyRule::Optional => http::KeyRule::Optional,
-        },
-        syntax: match rules.syntax {
-            rules::Syntax::Lenient => onceward::Syntax::Lenient,
-            rules::Syntax::Strict => onceward::Syntax::Strict,
-        },
-        min_key_length: rules.min_key_length,
-        flavor: match rules.flavor {
+        })
+        .syntax(match rules.syntax {
+            rules::Syntax::Lenient => onceward::key::Syntax::Lenient,
+            rules::Syntax::Strict => onceward::key::Syntax::Strict,
+        })
+        .min_key_length(rules.min_key_length)
+        .flavor(match rules.flavor {
             rules::Flavor::Ietf => http::Flavor::Ietf,
             rules::Flavor::Stripe => http::Flavor::Stripe,
-        },
-        in_progress: match rules.in_progress {
+        })
+        .in_progress(match rules.in_progress {
             rules::InProgress::Conflict => http::InProgress::Conflict,
             rules::InProgress::Wait => http::InProgress::Wait,
             rules::InProgress::Accepted => http::InProgress::Accepted,
-        },
-        wait: rules.wait.0,
-        timeout: rules.timeout.0,
-        respond_within: rules.respond_within.0,
-        lease: rules.lease.0,
-        on_lapse: match rules.on_lapse {
+        })
+        .wait(rules.wait.0)
+        .timeout(rules.timeout.0)
+        .respond_within(rules.respond_within.0)
+        .lease(rules.lease.0)
+        .on_lapse(match rules.on_lapse {
             rules::OnLapse::Unknown => OnLapse::Unknown,
             rules::OnLapse::Resume => OnLapse::RESUME,
-        },
-        retention: rules.retention.0,
-        grace: rules.grace.0,
-        store_down: match rules.store_down {
+        })
+        .retention(rules.retention.0)
+        .grace(rules.grace.0)
+        .store_down(match rules.store_down {
             rules::StoreDown::Reject => http::StoreDown::Reject,
             rules::StoreDown::Pass => http::StoreDown::Pass,
-        },
-        retryable: rules.retryable.clone(),
-        unknown: rules.unknown.clone(),
-        max_request_body: rules.max_request_body.bytes(),
-        max_response_body: rules.max_response_body.bytes(),
-        close_delimited: match rules.close_delimited {
+        })
+        .retryable(rules.retryable.clone())
+        .unknown(rules.unknown.clone())
+        .max_request_body(rules.max_request_body.bytes())
+        .max_response_body(rules.max_response_body.bytes())
+        .close_delimited(match rules.close_delimited {
             rules::CloseDelimited::Proven => http::CloseDelimited::Proven,
             rules::CloseDelimited::Accept => http::CloseDelimited::Accept,
             rules::CloseDelimited::Unknown => http::CloseDelimited::Unknown,
-        },
-        fingerprint: fingerprint(rules, place, findings),
-        response_version: rules.response_version,
-        set_cookie: match rules.set_cookie {
+        })
+        .fingerprint(fingerprint(rules, place, findings))
+        .response_version(rules.response_version)
+        .set_cookie(match rules.set_cookie {
             rules::SetCookie::Drop => http::SetCookie::Drop,
             rules::SetCookie::Allow => http::SetCookie::Allow,
-        },
-    }
+        })
 }
 
 fn times(rules: &Rules, place: &Place, findings: &mut Findings<'_>) {
-    let second = Duration::from_secs(1);
     for (key, Time(value), least, most) in [
         ("lease", rules.lease, Claim::MIN_LEASE, Claim::MAX_LEASE),
         ("retention", rules.retention, Claim::MIN_RETENTION, Claim::MAX_RETENTION),
@@ -207,7 +205,7 @@ fn times(rules: &Rules, place: &Place, findings: &mut Findings<'_>) {
             );
         }
     }
-    if rules.in_progress == rules::InProgress::Wait && rules.wait.0 < second {
+    if rules.in_progress == rules::InProgress::Wait && rules.wait.0 < Policy::MIN_WAIT {
         let (first, wait) = (place.path("in_progress", findings), place.path("wait", findings));
         let text = format!(
             "`{first}` = \"wait\" with `{wait}` = \"{}\" waits for nothing: write wait = \"10s\", or in_progress = \

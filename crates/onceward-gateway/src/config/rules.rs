@@ -40,7 +40,7 @@ macro_rules! rules {
 
         impl Default for Defaults {
             fn default() -> Self {
-                let policy = Policy::default();
+                let policy = Policy::new();
                 Self { $($name: $default(&policy),)+ expire: Expire::Delete }
             }
         }

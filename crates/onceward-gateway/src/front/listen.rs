@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use http::{Request, Response};
-use onceward::time::sleep;
+use onceward::plumbing::time::sleep;
 use tokio::net::TcpListener;
 use tokio::sync::{Semaphore, watch};
 use tokio::task::{JoinError, JoinSet};

@@ -5,7 +5,7 @@ use std::pin::Pin;
 use std::task::{Context, Poll};
 use std::time::Duration;
 
-use onceward::time::sleep;
+use onceward::plumbing::time::sleep;
 
 /// Watches writes. As long as they go through it costs nothing: the timer is made when one does not.
 pub(super) struct Stall {

@@ -3,7 +3,7 @@
 use std::io;
 use std::sync::Arc;
 
-use onceward::time::sleep;
+use onceward::plumbing::time::sleep;
 use rustls::pki_types::pem::PemObject as _;
 use rustls::pki_types::{CertificateDer, InvalidDnsNameError, ServerName};
 use rustls::{ClientConfig, RootCertStore};

@@ -38,7 +38,7 @@ use http_body::Body;
 use onceward::Operation;
 use onceward::http::EndsWithConnection;
 use onceward::http::header::IDEMPOTENCY_KEY;
-use onceward::time::{Instant, deadline, instant, sleep};
+use onceward::plumbing::time::{Instant, deadline, instant, sleep};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tower_service::Service;
 

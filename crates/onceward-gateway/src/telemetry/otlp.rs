@@ -14,7 +14,7 @@ use http::uri::Scheme;
 use http::{HeaderValue, Request, Response, Uri};
 use http_body_util::{BodyExt as _, Full, Limited};
 use hyper_util::rt::TokioIo;
-use onceward::time::sleep;
+use onceward::plumbing::time::sleep;
 use opentelemetry_http::{HttpClient, HttpError};
 use rustls::pki_types::ServerName;
 use rustls::{ClientConfig, RootCertStore};

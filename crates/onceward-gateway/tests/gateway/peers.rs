@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
-use onceward::time::sleep;
+use onceward::plumbing::time::sleep;
 
 use crate::harness::{Client, Gateway, Port, Request};
 

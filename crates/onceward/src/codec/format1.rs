@@ -13,7 +13,7 @@ use crate::outcome::{Evidence, RecoveryPoint, Reply, Verdict};
 use crate::record::{
     Cause, Doubt, Fence, LAPSED, Letter, Naming, Record, RecordFormat, State, Subject, Terms,
 };
-use crate::{Fingerprint, OwnerToken, ProfileId, Timestamp};
+use crate::{Fingerprint, Timestamp, entropy::OwnerToken, fingerprint::ProfileId};
 
 /// What the last error begins with where the work was done and its answer could not be kept. Versions that knew no causes
 /// began it so, too.

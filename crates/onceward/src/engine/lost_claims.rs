@@ -30,7 +30,7 @@ use crate::outcome::Outcome;
 use crate::record::{Record, State};
 use crate::store::{Stamped, StoreError, Version};
 use crate::time::{Instant, instant, sleep};
-use crate::{OwnerToken, RecordId, Timestamp};
+use crate::{RecordId, Timestamp, entropy::OwnerToken};
 
 /// The first look comes soon: most answers are lost with a connection, and the next connection shows what was written.
 const LOOK_FIRST: Duration = Duration::from_millis(250);

@@ -14,7 +14,7 @@ use super::problem::{KeyFault, Problem};
 use super::routes::Found;
 use super::text::{members, percent_decode};
 use super::wellknown::{PAGE, STATUS};
-use crate::{Key, Observation, RecordId, Scope};
+use crate::{Key, RecordId, Scope, engine::Observation};
 
 /// What is to be done with a request.
 #[derive(Debug)]

@@ -13,6 +13,7 @@ use super::text::members;
 
 /// What an answer counts as that ends where its connection does.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+#[non_exhaustive]
 pub enum CloseDelimited {
     /// As whole if its body is one JSON object or array with nothing after it, because no part of one is. Else its outcome
     /// is unknown. So it is where a `Content-Type` names another format: the first line of a list of JSON texts is one, too.

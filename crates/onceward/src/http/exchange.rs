@@ -21,10 +21,11 @@ use super::policy::InProgress;
 use super::problem::{Answerless, Problem};
 use super::unprotected::{Envelope, pass};
 use super::{operation_headers, reply};
+use crate::claim::RequestLine;
 use crate::engine::WorkValue;
 use crate::fingerprint::{Headers, Parts};
 use crate::time::sleep;
-use crate::{Claim, Observation, Ran, RecordId};
+use crate::{Claim, Ran, RecordId, engine::Observation};
 
 /// Everything that one protected request needs besides itself.
 pub(super) struct Exchange<C> {
@@ -162,7 +163,9 @@ impl<C> Exchange<C> {
             body: &body.data,
         });
         let claim = policy.claim((scope.clone(), key.clone()), fingerprint, route, *attach);
-        let claim = claim.map(|claim| claim.request_line(parts.method.as_str(), parts.uri.path()));
+        let claim = claim.map(|claim| {
+            claim.request_line(RequestLine { method: parts.method.as_str(), path: parts.uri.path() })
+        });
         // The same call was made with the same settings when the layer was made.
         let refused = |error: &crate::claim::ClaimError| {
             tracing::error!(

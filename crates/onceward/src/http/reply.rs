@@ -184,7 +184,7 @@ mod tests {
     fn an_answer_that_waits_to_be_stored_is_in_memory_once() {
         let came = Bytes::from(b"paid".repeat(1000));
         let (parts, body) = Response::new(Whole::from(came.clone())).into_parts();
-        let (reply, first) = divide(&Policy::default(), parts, body);
+        let (reply, first) = divide(&Policy::new(), parts, body);
         assert_eq!(first.body().data, came);
         assert_eq!(first.body().data.as_ptr(), reply.body.as_ptr());
         assert!(came.is_unique(), "what was read is still held");

@@ -17,7 +17,7 @@ use super::classify::{Class, Failure, OnError};
 use super::exchange::Exchange;
 use super::policy::Policy;
 use super::suspicion::is_suspicious;
-use crate::{Observation, Outcome, Reply};
+use crate::{Outcome, Reply, engine::Observation};
 
 /// Sees how a request ends, and tells its shadow.
 pub(super) struct Shadow<C> {

@@ -9,7 +9,7 @@ use super::body::Whole;
 use super::policy::{Flavor, InProgress, KeyRule, Mode, Policy, SetCookie, StoreDown};
 use super::routes::Routes;
 use super::text::{escape_html, members, percent_encode, rfc3339};
-use crate::{Key, Record, State, Syntax};
+use crate::{Key, Record, key::Syntax, record::State};
 
 /// Where the policy is published.
 pub(super) const PAGE: &str = "/.well-known/idempotency";

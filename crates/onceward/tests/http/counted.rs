@@ -1,10 +1,13 @@
 //! What the observer hears of the layer, and the observer itself.
 
 use onceward::http::{KeyRule, Policy};
-use onceward::{Observation, Observer, RecordId};
+use onceward::{
+    RecordId,
+    engine::{Observation, Observer},
+};
 use tokio::sync::watch;
 
-use super::{memory, options, post, without, world_with};
+use super::{builder, memory, post, without, world_with};
 
 /// Notes everything that it hears but the store's own affairs.
 pub struct Heard(watch::Sender<Vec<(String, Observation)>>);
@@ -41,7 +44,7 @@ impl Heard {
 #[tokio::test(start_paused = true)]
 async fn a_suspicious_key_is_counted_once_for_each_execution() {
     let heard = std::sync::Arc::new(Heard::default());
-    let world = world_with(memory(), options().observer(heard.clone()), Policy::default()).await;
+    let world = world_with(builder(memory()).observer(heard.clone()), Policy::new()).await;
     world.send(post("order-17", "{}")).await;
     let short = heard.all();
     assert_eq!(short.iter().filter(|what| **what == Observation::SuspiciousKey).count(), 1, "{short:?}");
@@ -56,8 +59,8 @@ async fn a_suspicious_key_is_counted_once_for_each_execution() {
 #[tokio::test(start_paused = true)]
 async fn a_request_that_is_refused_before_any_look_is_counted() {
     let heard = std::sync::Arc::new(Heard::default());
-    let required = Policy { key: KeyRule::Required, ..Policy::default() };
-    let world = world_with(memory(), options().observer(heard.clone()), required).await;
+    let required = Policy::new().key(KeyRule::Required);
+    let world = world_with(builder(memory()).observer(heard.clone()), required).await;
     for (request, what) in [
         (without(post("k", "{}"), "idempotency-key"), Observation::KeyMissing),
         (post("a,b", "{}"), Observation::KeyInvalid),

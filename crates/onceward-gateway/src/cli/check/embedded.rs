@@ -114,7 +114,7 @@ async fn inside(store: &SqliteStore, settings: &Settings, report: &mut Report) {
 
 /// The secret beside the store.
 async fn kept(store: &SqliteStore, settings: &Settings) -> Result<Option<Secret>, crate::Failure> {
-    let identity = Identity::new(&settings.namespace, &settings.scope.to_string())?;
+    let identity = Identity::in_namespace(&settings.namespace).scoped_by(&settings.scope)?;
     Ok(store.secret(&identity).await?)
 }
 

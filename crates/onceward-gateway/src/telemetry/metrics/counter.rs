@@ -1,6 +1,6 @@
 //! What is counted, under which name, and which observation counts where.
 
-use onceward::Observation;
+use onceward::engine::Observation;
 
 macro_rules! counters {
     ($($counter:ident, $name:literal, $help:literal;)*) => {
