@@ -66,6 +66,8 @@ mod credential;
 mod encoding;
 mod exchange;
 mod execute;
+#[cfg(feature = "axum")]
+mod extract;
 mod future;
 mod handled;
 mod held;
@@ -88,6 +90,8 @@ mod wellknown;
 pub use self::body::Body;
 pub use self::classify::{Class, Failure, OnError, Unsure};
 pub use self::close_delimited::{CloseDelimited, EndsWithConnection};
+#[cfg(feature = "axum")]
+pub use self::extract::NoOperation;
 pub use self::future::ResponseFuture;
 pub use self::handled::{Handled, How};
 pub use self::layer::{IdempotencyLayer, LayerError};

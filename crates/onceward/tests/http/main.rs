@@ -8,6 +8,7 @@ mod counted;
 mod doors;
 mod encoding;
 mod execution;
+mod extract;
 mod fault;
 mod h2;
 mod handled;
