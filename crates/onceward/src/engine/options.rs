@@ -15,7 +15,7 @@ use crate::time::{Clock, SystemClock};
 
 pub(crate) type Machine = Arc<dyn Fn(Option<&Record>, Moment, &Event<'_>) -> Step + Send + Sync>;
 
-/// Opens an engine: see [`Engine::builder`].
+/// Opens an engine: see [`Engine::builder`](crate::Engine::builder).
 #[must_use]
 pub struct EngineBuilder {
     pub(super) store: Arc<dyn Store>,
