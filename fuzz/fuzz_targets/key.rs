@@ -2,7 +2,7 @@
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;
-use onceward::{Key, Syntax};
+use onceward::{Key, key::Syntax};
 
 fuzz_target!(|value: &[u8]| {
     let lenient = Key::parse_header(value, Syntax::Lenient, 1);

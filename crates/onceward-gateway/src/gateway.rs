@@ -13,9 +13,10 @@ use arc_swap::ArcSwap;
 use http::header::RETRY_AFTER;
 use http::{HeaderValue, Request, Response, StatusCode};
 use onceward::http::{
-    Body, Disposition, Failure, Handled, Idempotency, IdempotencyLayer, OnError, ProblemJson, ResponseFuture, header,
+    Body, Disposition, Failure, Handled, Idempotency, IdempotencyLayer, OnError, ProblemJson, ResponseFuture,
+    header,
 };
-use onceward::time::{Instant, instant};
+use onceward::plumbing::time::{Instant, instant};
 use tower_layer::Layer as _;
 use tower_service::Service;
 

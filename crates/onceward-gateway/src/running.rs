@@ -7,11 +7,13 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use arc_swap::ArcSwap;
-use onceward::http::{IdempotencyLayer, Routes};
-use onceward::time::{instant, sleep};
+use onceward::http::IdempotencyLayer;
+use onceward::plumbing::time::{instant, sleep};
 use onceward::{
-    Clock as _, Engine, EngineOptions, Identity, IdentityChange, IdentityRefused, Limits as EngineLimits,
-    Observation, Observer, OpenError, RecordFormat, RecordId, Secret, SystemClock,
+    Engine, Identity, Limits as EngineLimits, OpenError, RecordId,
+    engine::{IdentityChange, IdentityRefused, Observation, Observer},
+    record::RecordFormat,
+    store::{Clock as _, SystemClock},
 };
 use tokio::net::TcpListener;
 use tokio::sync::watch;
@@ -48,8 +50,6 @@ pub struct Running {
     /// Where operators come in.
     pub admin: SocketAddr,
     settings: Settings,
-    /// The configured secret, or the one beside the store.
-    secret: Option<Secret>,
     engine: Engine,
     store: OpenStore,
     gateway: Gateway,
@@ -93,7 +93,7 @@ impl Running {
         store.measure(&metrics);
         let tokens = Arc::new(ArcSwap::from_pointee(Tokens::of(&settings)?));
 
-        let identity = Identity::new(&settings.namespace, &settings.scope.to_string())?;
+        let identity = Identity::in_namespace(&settings.namespace).scoped_by(&settings.scope)?;
         let secret = store.secret(settings.secret.as_ref(), &identity).await?;
         let identity = secret.clone().into_iter().fold(identity, Identity::with_secret);
         if let Some(outdated) = settings.scope.outdated() {
@@ -101,20 +101,18 @@ impl Running {
         }
         let mut observers = observers;
         observers.push(metrics.observer());
-        let mut options = EngineOptions::new()?
+        let mut builder = Engine::builder(metrics.measured(store.store()))
             .identity_change(identity_change)
             .observer(Arc::new(EachOf(observers)))
             .sweeping(store.sweeping(settings.expiry))
             .limits(engine_limits(&settings));
         if let Some(cache) = stores::cache(&settings).await {
-            options = options.shared_cache(cache);
+            builder = builder.shared_cache(cache);
         }
         if let Some(format) = settings.store.record_format(settings.record_format) {
-            options = options.record_format(format);
+            builder = builder.record_format(format);
         }
-        let engine = Engine::open(metrics.measured(store.store()), identity, options)
-            .await
-            .map_err(|error| open_error(error, &settings, &store))?;
+        let engine = builder.open(identity).await.map_err(|error| open_error(error, &settings, &store))?;
         if let Some(warning) = store.secret_warning(secret.as_ref()) {
             tracing::warn!("{warning}");
         }
@@ -124,7 +122,7 @@ impl Running {
                  gateway on this store has this version, so that operations are named by their window"
             );
         }
-        let layer = layer(&engine, &settings, secret.as_ref())?;
+        let layer = layer(&engine, &settings)?;
         let gateway = Gateway::new(layer, proxy, metrics.clone(), tracer.clone());
 
         let (stage, reached) = watch::channel(Stage::Open);
@@ -149,7 +147,6 @@ impl Running {
             address,
             admin,
             settings,
-            secret,
             engine,
             store,
             gateway,
@@ -224,38 +221,32 @@ fn warn_of_expiry(certificate: &Certificate) {
 
 /// Adds to the engine's error what only the gateway knows: the flag that accepts a change, and where the secret lies.
 fn open_error(error: OpenError, settings: &Settings, store: &OpenStore) -> Failure {
-    match &error {
-        OpenError::Identity(IdentityRefused::Changed { .. }) => {
+    let OpenError::Identity(refused) = &error else { return error.into() };
+    match refused {
+        IdentityRefused::Changed { .. } => {
             let advice = store.secret_advice(settings.secret.as_ref());
             format!("{error} (`onceward serve --accept-identity-change`){advice}").into()
         }
-        OpenError::Identity(IdentityRefused::NewNamespace { .. }) => {
+        IdentityRefused::NewNamespace { .. } => {
             format!("{error} (`onceward serve --accept-identity-change`)").into()
         }
-        OpenError::Options(_)
-        | OpenError::Identity(IdentityRefused::Full { .. } | IdentityRefused::Store(_)) => error.into(),
+        IdentityRefused::Full { .. } | IdentityRefused::Store(_) => error.into(),
     }
 }
 
 /// The engine's limits for these settings.
 pub(crate) fn engine_limits(settings: &Settings) -> EngineLimits {
     let defaults = EngineLimits::default();
-    EngineLimits {
-        linger: LINGER,
-        cache_bytes: settings.limits.cache_bytes,
-        reply_bytes: defaults.reply_bytes.max(settings.limits.reply_bytes),
-        ..defaults
-    }
+    let reply_bytes = defaults.reply_bytes.max(settings.limits.reply_bytes);
+    defaults.linger(LINGER).cache_bytes(settings.limits.cache_bytes).reply_bytes(reply_bytes)
 }
 
-/// The layer for these settings and an engine that was opened with this secret.
+/// The layer of these settings.
 pub(crate) fn layer(
     engine: &Engine,
     settings: &Settings,
-    secret: Option<&Secret>,
 ) -> Result<IdempotencyLayer, onceward::http::LayerError> {
-    let routes = secret.into_iter().fold(settings.routes.clone(), Routes::keyed_by);
-    IdempotencyLayer::new(engine.clone(), settings.scope.clone(), routes)?
+    IdempotencyLayer::new(engine.clone(), settings.scope.clone(), settings.routes.clone())?
         .held_bytes(settings.limits.buffered_bytes)?
         .body_patience(WHOLE_BODY.max(settings.limits.body_timeout.saturating_mul(2)))?
         .base_url(&settings.public_url)

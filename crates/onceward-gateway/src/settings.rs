@@ -11,7 +11,7 @@ use http::uri::{Authority, PathAndQuery};
 use ipnet::IpNet;
 use onceward::event::Expiry;
 use onceward::http::{Routes, ScopeRules};
-use onceward::{OnLapse, RecordFormat, Secret};
+use onceward::{OnLapse, Secret, record::RecordFormat};
 use onceward_postgres::PostgresUrl;
 use onceward_redis::RedisUrl;
 use serde::{Deserialize, Serialize};

@@ -1,8 +1,8 @@
 //! Explains what the server's settings mean for durability.
 
+use onceward::store::SystemClock;
 use onceward::store::{Finding, Health};
-use onceward::time::SystemClock;
-use onceward::{Clock, Timestamp};
+use onceward::{Timestamp, store::Clock};
 use tokio_postgres::{Client, SimpleQueryMessage};
 
 use crate::migrate::{connect, installed};

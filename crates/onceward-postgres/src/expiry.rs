@@ -6,7 +6,7 @@
 
 use std::time::Duration;
 
-use onceward::{RecordId, StateKind, Timestamp};
+use onceward::{RecordId, Timestamp, record::StateKind};
 
 use crate::cursor::{Position, Walk};
 use crate::error::StatementError;

@@ -3,7 +3,10 @@
 use bytes::Bytes;
 use onceward::store::driver::{AnswerSender, RawSeen, RawSwapped, Weight, encode};
 use onceward::store::{StoreError, Version};
-use onceward::{Letter, Record, RecordId, State, StateKind};
+use onceward::{
+    Record, RecordId,
+    record::{Letter, State, StateKind},
+};
 
 use crate::values::{At, readable};
 

@@ -8,7 +8,7 @@ use std::collections::HashMap;
 use onceward::codec;
 use onceward::store::driver::{AnswerSender, PageBudget};
 use onceward::store::{Due, Entry, Filter, Page, Scan, StoreError, Version, Which};
-use onceward::{RecordId, StateKind, Timestamp};
+use onceward::{RecordId, Timestamp, record::StateKind};
 use tokio_postgres::Row;
 
 use crate::cursor::{Position, Walk};

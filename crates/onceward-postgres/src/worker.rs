@@ -4,8 +4,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
-use onceward::Clock;
-use onceward::time::sleep;
+use onceward::plumbing::time::sleep;
+use onceward::store::Clock;
 
 use crate::connection::{Connection, Dialer};
 use crate::error::StatementError;

@@ -10,9 +10,7 @@ use std::task::Poll;
 use std::time::Duration;
 
 use onceward::store::{Store, StoreError, StoreFuture, Swapped};
-use onceward::{
-    Claim, Engine, EngineOptions, Fingerprint, Identity, Key, Outcome, Ran, RecordId, Reply, Scope,
-};
+use onceward::{Claim, Engine, Fingerprint, Identity, Key, Outcome, Ran, RecordId, Reply, Scope};
 use onceward_postgres::{Migrate, Options, PostgresStore, PostgresUrl};
 use onceward_testkit::servers::{Cut, Postgres, Wire};
 use onceward_testkit::{sample, wait};
@@ -235,8 +233,8 @@ fn claim(key: &str) -> Claim {
 }
 
 async fn engine(store: PostgresStore) -> Engine {
-    let identity = Identity::new("tests", "fixed").unwrap();
-    Engine::open(Arc::new(store), identity, EngineOptions::new().unwrap()).await.unwrap()
+    let identity = Identity::in_namespace("tests").scoped_by("fixed").unwrap();
+    Engine::builder(Arc::new(store)).open(identity).await.unwrap()
 }
 
 /// Work that counts its executions.

@@ -7,7 +7,7 @@ mod support;
 use std::sync::Arc;
 
 use onceward::store::Store;
-use onceward::{Reply, State};
+use onceward::{Reply, record::State};
 use onceward_postgres::{Flavor, Migrate, OpenError, Options, PostgresStore, migrate, print_sql};
 use onceward_testkit::{sample, wait};
 use support::{observer, open, put, url};

@@ -9,7 +9,10 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-use onceward::{CacheError, CacheFuture, RecordId, SharedCache};
+use onceward::{
+    RecordId,
+    engine::{CacheError, CacheFuture, SharedCache},
+};
 use redis::{Cmd, Value};
 
 use crate::connection::Connection;
@@ -25,12 +28,12 @@ use crate::url::RedisUrl;
 /// ```no_run
 /// # async fn example(store: std::sync::Arc<dyn onceward::store::Store>) -> Result<(), Box<dyn std::error::Error>> {
 /// use std::sync::Arc;
-/// use onceward::{Engine, EngineOptions, Identity};
+/// use onceward::{Engine, Identity};
 /// use onceward_redis::RedisCache;
 ///
 /// let cache = RedisCache::new("redis://127.0.0.1:6379?prefix=orders".parse()?);
-/// let options = EngineOptions::new()?.shared_cache(Arc::new(cache));
-/// let engine = Engine::open(store, Identity::new("default", "authorization")?, options).await?;
+/// let identity = Identity::in_namespace("default").scoped_by("authorization")?;
+/// let engine = Engine::builder(store).shared_cache(Arc::new(cache)).open(identity).await?;
 /// # Ok(())
 /// # }
 /// ```

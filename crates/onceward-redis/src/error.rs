@@ -43,7 +43,7 @@ pub enum OpenError {
     },
     /// The operating system gave no random bytes.
     #[error(transparent)]
-    Entropy(#[from] onceward::EntropyUnavailable),
+    Entropy(#[from] onceward::engine::EntropyUnavailable),
 }
 
 /// What an operator can do about a loss.

@@ -13,13 +13,13 @@
 //! ```no_run
 //! # async fn example() -> Result<(), Box<dyn std::error::Error>> {
 //! use std::sync::Arc;
-//! use onceward::{Engine, EngineOptions, Identity};
+//! use onceward::{Engine, Identity};
 //! use onceward_redis::{Options, RedisStore, RedisUrl};
 //!
 //! let url: RedisUrl = "redis://127.0.0.1:6379".parse()?;
 //! let store = RedisStore::connect(&url, Options::default()).await?;
-//! let identity = Identity::new("default", "authorization")?;
-//! let engine = Engine::open(Arc::new(store), identity, EngineOptions::new()?).await?;
+//! let identity = Identity::in_namespace("default").scoped_by("authorization")?;
+//! let engine = Engine::builder(Arc::new(store)).open(identity).await?;
 //! # Ok(())
 //! # }
 //! ```

@@ -6,7 +6,7 @@
 )]
 
 use futures_util::future::try_join_all;
-use onceward::random_bytes;
+use onceward::plumbing::random_bytes;
 use redis::Value;
 
 use crate::connection::Connection;

@@ -3,7 +3,7 @@
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
-use onceward::time::sleep;
+use onceward::plumbing::time::sleep;
 
 use crate::connection::Connection;
 use crate::error::Failure;

@@ -4,7 +4,7 @@ use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
-use onceward::Clock;
+use onceward::store::Clock;
 use onceward::store::driver::require_between;
 
 use crate::OpenError;

@@ -5,7 +5,7 @@
 use futures_util::future::{join_all, try_join_all};
 use onceward::store::driver::PageBudget;
 use onceward::store::{Entry, Filter, Page, Scan, StoreError, Which};
-use onceward::{Record, RecordId, StateKind, Timestamp};
+use onceward::{Record, RecordId, Timestamp, record::StateKind};
 
 use crate::cursor::Position;
 use crate::error::Failure;

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use futures_util::future::join_all;
 use onceward::store::driver::partly_forgotten;
 use onceward::store::{Finding, Health, Page, Scan, Seen, Store, StoreError, StoreFuture, Swapped, Version};
-use onceward::{Clock, Record, RecordId, Timestamp, codec};
+use onceward::{Record, RecordId, Timestamp, codec, store::Clock};
 use redis::Value;
 use tokio::sync::{Notify, Semaphore, SemaphorePermit};
 

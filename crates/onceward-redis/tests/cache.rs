@@ -7,16 +7,17 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use onceward::{
-    Claim, Engine, EngineOptions, Fingerprint, Identity, Key, MemoryStore, Outcome, Ran, RecordId, Reply,
-    Scope, SharedCache,
+    Claim, Engine, Fingerprint, Identity, Key, MemoryStore, Outcome, Ran, RecordId, Reply, Scope,
+    engine::SharedCache,
 };
 use onceward_redis::RedisCache;
 use onceward_testkit::servers::{RedisCluster, RedisServer};
 use onceward_testkit::wait;
 
 async fn engine(store: &MemoryStore, cache: &RedisCache) -> Engine {
-    let options = EngineOptions::new().unwrap().shared_cache(Arc::new(cache.clone()));
-    Engine::open(Arc::new(store.clone()), Identity::new("n", "fixed").unwrap(), options).await.unwrap()
+    let identity = Identity::in_namespace("n").scoped_by("fixed").unwrap();
+    let builder = Engine::builder(Arc::new(store.clone())).shared_cache(Arc::new(cache.clone()));
+    builder.open(identity).await.unwrap()
 }
 
 fn claim(n: usize) -> Claim {

@@ -10,8 +10,7 @@ use std::time::Duration;
 
 use onceward::store::{Health, Stamped, Store, StoreError, Swapped, Version};
 use onceward::{
-    Claim, Engine, EngineOptions, Fingerprint, Identity, Key, Limits, Outcome, Ran, Record, RecordId, Reply,
-    Scope,
+    Claim, Engine, Fingerprint, Identity, Key, Limits, Outcome, Ran, Record, RecordId, Reply, Scope,
 };
 use onceward_redis::{FirstUse, OpenError, Options, RedisStore, RedisUrl, examine};
 use onceward_testkit::servers::{RedisCluster, RedisServer};
@@ -262,17 +261,14 @@ async fn a_flush_under_load_executes_nothing_twice() {
     const KEYS: usize = 400;
     let server = RedisServer::start(&[]);
     let store = connect(&server).await;
-    let limits = Limits {
-        // The engine caches nothing, so that every retry reads Redis.
-        cache_bytes: 1,
-        settle_patience: Duration::from_millis(200),
-        settle_give_up: Duration::from_millis(200),
-        claim_patience: Duration::from_millis(500),
-        ..Limits::default()
-    };
-    let options = EngineOptions::new().unwrap().limits(limits);
-    let engine =
-        Engine::open(Arc::new(store.clone()), Identity::new("n", "fixed").unwrap(), options).await.unwrap();
+    // The engine caches nothing, so that every retry reads Redis.
+    let limits = Limits::default()
+        .cache_bytes(1)
+        .settle_patience(Duration::from_millis(200))
+        .settle_give_up(Duration::from_millis(200))
+        .claim_patience(Duration::from_millis(500));
+    let identity = Identity::in_namespace("n").scoped_by("fixed").unwrap();
+    let engine = Engine::builder(Arc::new(store.clone())).limits(limits).open(identity).await.unwrap();
     let ledger: Arc<Vec<AtomicU64>> = Arc::new((0..KEYS).map(|_| AtomicU64::new(0)).collect());
     let executed = Arc::new(tokio::sync::Semaphore::new(0));
     let tasks: Vec<_> = (0..8)

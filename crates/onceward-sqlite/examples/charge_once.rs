@@ -11,8 +11,8 @@ use std::time::Duration;
 
 use onceward::event::Resolution;
 use onceward::{
-    Claim, Engine, EngineOptions, Fingerprint, Identity, Key, Outcome, Ran, Refusal, Reply, Resolve, Scope,
-    time,
+    Claim, Engine, Fingerprint, Identity, Key, Outcome, Ran, Refusal, Reply, Scope, engine::Resolve,
+    plumbing::time,
 };
 use onceward_sqlite::{Options, SqliteStore};
 
@@ -94,11 +94,11 @@ async fn main() -> Result<(), Box<dyn Error>> {
 
 async fn open(file: &std::path::Path) -> Result<Engine, Box<dyn Error>> {
     let store = SqliteStore::open(file, Options::default())?;
-    Ok(Engine::open(Arc::new(store), identity()?, EngineOptions::new()?).await?)
+    Ok(Engine::builder(Arc::new(store)).open(identity()?).await?)
 }
 
 fn identity() -> Result<Identity, Box<dyn Error>> {
-    Ok(Identity::new("example", "one shop")?)
+    Ok(Identity::in_namespace("example").scoped_by("one shop")?)
 }
 
 fn claim(order: &str, amount: u32) -> Result<Claim, Box<dyn Error>> {

@@ -2,7 +2,7 @@
 
 use onceward::store::driver::{AnswerSender, RawSwapped, Weight, encode};
 use onceward::store::{StoreError, Version};
-use onceward::{Record, RecordId, StateKind, Timestamp};
+use onceward::{Record, RecordId, Timestamp, record::StateKind};
 
 use crate::queue::Weigh;
 

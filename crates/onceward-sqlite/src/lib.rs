@@ -51,7 +51,7 @@ use std::sync::Arc;
 
 use onceward::store::driver::{FORGET_ROWS, RawSeen, answer_channel, partly_forgotten};
 use onceward::store::{Page, Scan, Seen, Store, StoreError, StoreFuture, Swapped, Version};
-use onceward::{Clock, Record, RecordId};
+use onceward::{Record, RecordId, store::Clock};
 
 pub use error::OpenError;
 pub use onceward::store::driver::RECORD_BYTES_MAX;

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use onceward::store::driver::{InvalidOption, Weight, require_at_least, require_at_most, require_between};
-use onceward::time::{Clock, SystemClock};
+use onceward::store::{Clock, SystemClock};
 
 use crate::OpenError;
 

@@ -4,7 +4,7 @@ use std::path::Path;
 
 use onceward::store::driver::{AnswerSender, PageBudget, Weight};
 use onceward::store::{Due, Filter, Page, Scan, StoreError, Which};
-use onceward::{StateKind, Timestamp};
+use onceward::{Timestamp, record::StateKind};
 use rusqlite::{Connection, OptionalExtension, params};
 
 use crate::cursor::{Position, Walk};

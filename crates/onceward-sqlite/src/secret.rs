@@ -9,7 +9,11 @@ use std::io::{self, ErrorKind, Read as _, Write as _};
 use std::path::{Path, PathBuf};
 
 use onceward::store::{Filter, Scan, StoreError, Which};
-use onceward::{EntropyUnavailable, Identity, Recognition, Secret, random_bytes};
+use onceward::{
+    Identity, Secret,
+    engine::{EntropyUnavailable, Recognition},
+    plumbing::random_bytes,
+};
 
 use crate::SqliteStore;
 
@@ -99,7 +103,7 @@ impl SqliteStore {
 
     /// The same, but creates a secret if the store has no records. `None` if the store was used without one.
     ///
-    /// Pass it to [`Identity::with_secret`] and `Routes::keyed_by` before the engine is opened. It is on the disk when this
+    /// Pass it to [`Identity::with_secret`] before the engine is opened. It is on the disk when this
     /// returns, and so before the engine writes its first record.
     pub async fn secret_or_new(&self, identity: &Identity) -> Result<Option<Secret>, SecretError> {
         let kept = self.secret(identity).await?;
@@ -109,6 +113,13 @@ impl SqliteStore {
         let path = Self::secret_path(self.path());
         make(&path)?;
         read(&path)
+    }
+
+    /// The identity with the secret of [`Self::secret_or_new`], to open an engine with. Unchanged where the store was used
+    /// without a secret.
+    pub async fn keyed(&self, identity: Identity) -> Result<Identity, SecretError> {
+        let secret = self.secret_or_new(&identity).await?;
+        Ok(secret.into_iter().fold(identity, Identity::with_secret))
     }
 
     /// A warning, if the group of the secret's file can read it. It is no error, because volumes of Kubernetes with an `fsGroup`

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use onceward::store::StoreError;
 use onceward::store::driver::Weight;
-use onceward::{Clock, Timestamp};
+use onceward::{Timestamp, store::Clock};
 use rusqlite::Connection;
 
 use crate::batch::Batch;

@@ -36,17 +36,14 @@ async fn app() -> Result<axum::Router, Box<dyn Error>> {
 
     use axum::{Router, routing::post};
     use onceward::http::{IdempotencyLayer, KeyRule, Policy, Routes, ScopeRules};
-    use onceward::{Engine, EngineOptions, Identity};
+    use onceward::{Engine, Identity};
     use onceward_sqlite::{Options, SqliteStore};
 
     let store = SqliteStore::open("onceward.db", Options::default())?;
     let scope = ScopeRules::parse(["authorization"])?;
-    let identity = Identity::new("payments", &scope.to_string())?;
-    let secret = store.secret_or_new(&identity).await?.ok_or("this store was used without a secret")?;
-    let identity = identity.with_secret(secret.clone());
-    let engine = Engine::open(Arc::new(store), identity, EngineOptions::new()?).await?;
-    let required = Policy { key: KeyRule::Required, ..Policy::default() };
-    let routes = Routes::new(Policy::default())?.route("POST /payments", required)?.keyed_by(&secret);
+    let identity = store.keyed(Identity::in_namespace("payments").scoped_by(&scope)?).await?;
+    let engine = Engine::builder(Arc::new(store)).open(identity).await?;
+    let routes = Routes::new(Policy::new())?.route("POST /payments", Policy::new().key(KeyRule::Required))?;
     let layer = IdempotencyLayer::new(engine, scope, routes)?;
 
     let app: Router = Router::new().route("/payments", post(pay)).layer(layer);

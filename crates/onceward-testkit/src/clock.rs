@@ -3,14 +3,14 @@
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use onceward::time::{self, Instant};
-use onceward::{Clock, Timestamp};
+use onceward::plumbing::time::{self, Instant};
+use onceward::{Timestamp, store::Clock};
 
 /// A wall clock that stands still until it is moved, or follows the elapsed time that tokio can pause.
 ///
 /// ```
 /// use std::time::Duration;
-/// use onceward::{Clock, Timestamp};
+/// use onceward::{Timestamp, store::Clock};
 /// use onceward_testkit::VirtualClock;
 /// let clock = VirtualClock::standing_at(Timestamp::from_micros(5_000_000));
 /// clock.advance(Duration::from_secs(1));

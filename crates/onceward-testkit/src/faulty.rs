@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use onceward::codec::Unreadable;
 use onceward::store::{Page, Scan, Seen, Store, StoreError, StoreFuture, Swapped, Version};
-use onceward::{Record, RecordId, time};
+use onceward::{Record, RecordId, plumbing::time};
 use tokio::sync::oneshot;
 
 /// One of the four things that a store is asked for.

@@ -6,9 +6,11 @@ use std::time::Duration;
 use bytes::Bytes;
 use onceward::fingerprint::Target;
 use onceward::{
-    Absence, Cause, Doubt, Entered, Evidence, Extension, Fence, Fingerprint, HistoryEntry, LastFinding,
-    Letter, OnLapse, OwnerToken, ProfileId, Record, RecordId, RecoveryPoint, Reply, State, Subject, Terms,
-    Timestamp, Verdict,
+    Fence, Fingerprint, OnLapse, Record, RecordId, RecoveryPoint, Reply, Terms, Timestamp,
+    claim::OwnerToken,
+    fingerprint::ProfileId,
+    outcome::{Evidence, Verdict},
+    record::{Absence, Cause, Doubt, Entered, Extension, HistoryEntry, LastFinding, Letter, State, Subject},
 };
 
 use crate::Random;

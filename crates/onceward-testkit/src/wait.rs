@@ -20,7 +20,10 @@ use std::fmt::Debug;
 use std::panic::Location;
 use std::time::Duration;
 
-use onceward::{Clock, SystemClock, Timestamp};
+use onceward::{
+    Timestamp,
+    store::{Clock, SystemClock},
+};
 
 /// Far longer than anything that a test waits for takes on a loaded machine.
 const LIMIT: Duration = Duration::from_secs(120);

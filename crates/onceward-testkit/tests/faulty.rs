@@ -11,7 +11,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use onceward::store::{Due, Filter, Page, Scan, Store, StoreError, Swapped, Which};
-use onceward::{MemoryStore, time};
+use onceward::{MemoryStore, plumbing::time};
 use onceward_testkit::conformance::Specimen;
 use onceward_testkit::{Call, Fault, FaultyStore, Method, VirtualClock, sample};
 

@@ -75,7 +75,7 @@ impl Store for Defective {
                     return Ok(Swapped::Applied { version: Version::from_number(1), now: seen.now });
                 }
                 Defect::DropsHeaders => {
-                    if let onceward::State::Completed { reply, .. } = &mut next.state {
+                    if let onceward::record::State::Completed { reply, .. } = &mut next.state {
                         Arc::make_mut(reply).headers.dedup_by(|a, b| a.0 == b.0);
                         Arc::make_mut(reply).headers.truncate(2);
                     }

@@ -13,7 +13,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 
 use axum::{Router, http::StatusCode, routing::post};
 use onceward::http::{IdempotencyLayer, KeyRule, Policy, Routes, ScopeRules};
-use onceward::{Engine, EngineOptions, Identity, MemoryStore};
+use onceward::{Engine, Identity, MemoryStore};
 
 static PAYMENTS: AtomicU32 = AtomicU32::new(0);
 
@@ -26,11 +26,11 @@ async fn pay(body: String) -> (StatusCode, String) {
 async fn main() -> Result<(), Box<dyn std::error::Error>> {
     // Every API key has its own keys. `MemoryStore` forgets: use `SqliteStore` from `onceward-sqlite` for real payments.
     let scope = ScopeRules::parse(["authorization"])?;
-    let identity = Identity::new("payments", &scope.to_string())?;
-    let engine = Engine::open(Arc::new(MemoryStore::default()), identity, EngineOptions::new()?).await?;
+    let identity = Identity::in_namespace("payments").scoped_by(&scope)?;
+    let engine = Engine::builder(Arc::new(MemoryStore::default())).open(identity).await?;
 
-    let required = Policy { key: KeyRule::Required, ..Policy::default() };
-    let routes = Routes::new(Policy::default())?.route("POST /payments", required)?;
+    let required = Policy::new().key(KeyRule::Required);
+    let routes = Routes::new(Policy::new())?.route("POST /payments", required)?;
     let layer = IdempotencyLayer::new(engine.clone(), scope, routes)?;
 
     let app = Router::new().route("/payments", post(pay)).layer(layer);

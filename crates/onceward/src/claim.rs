@@ -4,8 +4,9 @@ use std::borrow::Cow;
 use std::fmt;
 use std::time::Duration;
 
+pub use crate::entropy::OwnerToken;
 use crate::record::{OnLapse, Subject, Terms, cut};
-use crate::{Fingerprint, Key, OwnerToken, Scope};
+use crate::{Fingerprint, Key, Scope};
 
 /// A key in a scope with a fingerprint: "do this once".
 ///
@@ -21,23 +22,38 @@ pub struct Claim {
     pub(crate) key: Key,
     pub(crate) fingerprint: Fingerprint,
     pub(crate) route: Cow<'static, str>,
-    pub(crate) request_line: Option<RequestLine>,
+    pub(crate) request: Option<ShownRequest>,
     pub(crate) terms: Terms,
     pub(crate) owner: Option<OwnerToken>,
     pub(crate) timing: Timing,
 }
 
+/// The request that a claim is made for.
+#[derive(Clone, Copy)]
+pub struct RequestLine<'a> {
+    /// Its method.
+    pub method: &'a str,
+    /// Its path, without the query.
+    pub path: &'a str,
+}
+
 /// The request that a claim was made for, as operators are shown it.
 #[derive(Clone)]
-pub(crate) struct RequestLine {
+pub(crate) struct ShownRequest {
     method: String,
     path: String,
 }
 
-impl fmt::Debug for RequestLine {
+impl fmt::Debug for RequestLine<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("RequestLine").field("method", &self.method).finish_non_exhaustive()
+    }
+}
+
+impl fmt::Debug for ShownRequest {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         // A path can name a person or a customer: operators are shown it, but a debug form can get anywhere.
-        f.debug_struct("RequestLine").field("method", &self.method).finish_non_exhaustive()
+        f.debug_struct("ShownRequest").field("method", &self.method).finish_non_exhaustive()
     }
 }
 
@@ -52,6 +68,7 @@ pub(crate) struct Timing {
 
 /// A claim that makes no sense.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
 pub enum ClaimError {
     /// The route is empty or long.
     #[error("the route {route:?} must have 1 to {} bytes", Claim::MAX_ROUTE_BYTES)]
@@ -88,11 +105,11 @@ impl Claim {
     const MAX_METHOD_BYTES: usize = 32;
     /// Below this a lease would lapse while a busy store still commits.
     pub const MIN_LEASE: Duration = Duration::from_millis(100);
-    /// Beyond this a dead worker would block its key for longer than anybody waits; longer work renews.
+    /// Beyond this a dead worker would block its key for longer than any client waits; longer work renews.
     pub const MAX_LEASE: Duration = Duration::from_secs(24 * 60 * 60);
     /// Below this every outcome would be unknown.
     pub const MIN_TIMEOUT: Duration = Duration::from_millis(1);
-    /// A window that nobody could retry in protects nothing.
+    /// A shorter window would end before a retry.
     pub const MIN_RETENTION: Duration = Duration::from_secs(1);
     /// Ten years: longer than any dispute, short enough that times never overflow.
     pub const MAX_RETENTION: Duration = Duration::from_secs(10 * 366 * 24 * 60 * 60);
@@ -105,7 +122,7 @@ impl Claim {
             key,
             fingerprint,
             route: Cow::Borrowed("default"),
-            request_line: None,
+            request: None,
             terms: Terms::default(),
             owner: None,
             timing,
@@ -120,24 +137,24 @@ impl Claim {
     /// Whether a route's name is this request's method and path, so that the route has no other requests. Work that is no HTTP
     /// request is named by its route as far as anything names it.
     pub(crate) fn is_named_by(&self, route: &str) -> bool {
-        self.request_line.as_ref().is_none_or(|line| {
-            route.strip_prefix(line.method.as_str()).and_then(|rest| rest.strip_prefix(' '))
-                == Some(&line.path)
+        self.request.as_ref().is_none_or(|request| {
+            route.strip_prefix(request.method.as_str()).and_then(|rest| rest.strip_prefix(' '))
+                == Some(&request.path)
         })
     }
 
     /// Notes the method and the path of the request, for operators. What makes two requests the same is the fingerprint.
-    pub fn request_line(mut self, method: &str, path: &str) -> Self {
-        let path = cut(path, Subject::MAX_PATH_BYTES).to_owned();
-        self.request_line =
-            Some(RequestLine { method: cut(method, Self::MAX_METHOD_BYTES).to_owned(), path });
+    pub fn request_line(mut self, line: RequestLine<'_>) -> Self {
+        let method = cut(line.method, Self::MAX_METHOD_BYTES).to_owned();
+        self.request =
+            Some(ShownRequest { method, path: cut(line.path, Subject::MAX_PATH_BYTES).to_owned() });
         self
     }
 
     /// What the record shows of this claim; `label` is what it shows of the key.
     pub(crate) fn subject(&self, label: &str) -> Subject {
-        let RequestLine { method, path } =
-            self.request_line.clone().unwrap_or(RequestLine { method: String::new(), path: String::new() });
+        let ShownRequest { method, path } =
+            self.request.clone().unwrap_or(ShownRequest { method: String::new(), path: String::new() });
         Subject {
             scope: self.scope.as_str().to_owned(),
             key: label.to_owned(),
@@ -162,9 +179,9 @@ impl Claim {
         Ok(self)
     }
 
-    /// Names the owner, so that a caller that lost the answer can ask again and be recognised.
+    /// Names the owner, so that a caller that lost the answer is recognised when it claims again.
     ///
-    /// Whoever names itself vouches for working alone under that name: two that share it would both be told to execute.
+    /// No two callers may share a name: both would execute.
     pub fn owner(mut self, owner: OwnerToken) -> Self {
         self.owner = Some(owner);
         self
@@ -186,7 +203,7 @@ impl Claim {
 }
 
 impl Terms {
-    /// Whether an operation can be treated so. Asked by every claim, and by whoever keeps terms for later claims.
+    /// Whether these values are possible. Every claim checks its terms, and so does a policy that keeps terms for later claims.
     pub fn check(&self) -> Result<(), ClaimError> {
         within("lease", self.lease, Claim::MIN_LEASE, Claim::MAX_LEASE)?;
         within("retention", self.retention, Claim::MIN_RETENTION, Claim::MAX_RETENTION)?;

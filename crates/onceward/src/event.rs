@@ -7,7 +7,7 @@ use crate::claim::Claim;
 use crate::fingerprint::Difference;
 use crate::outcome::{Outcome, RecoveryPoint, Reply};
 use crate::record::{Fence, Letter, Record, RecordFormat};
-use crate::{OwnerToken, Timestamp};
+use crate::{Timestamp, entropy::OwnerToken};
 
 /// The store's time, twice: as it is, and as far as expiry may trust it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -121,6 +121,7 @@ impl Event<'_> {
 
 /// What an unknown outcome is resolved to.
 #[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
 pub enum Resolution {
     /// It happened, and this is the answer.
     Completed(Arc<Reply>),

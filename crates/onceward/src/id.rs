@@ -168,9 +168,9 @@ impl FromStr for OperationId {
 ///
 /// ```
 /// use onceward::{Identity, Key, Scope};
-/// let identity = Identity::new("default", "authorization")?;
+/// let identity = Identity::in_namespace("default").scoped_by("authorization")?;
 /// let id = identity.id_of(&Scope::new("acme")?, &Key::new("k")?);
-/// assert_ne!(id, Identity::new("other", "authorization")?.id_of(&Scope::new("acme")?, &Key::new("k")?));
+/// assert_ne!(id, Identity::in_namespace("other").scoped_by("authorization")?.id_of(&Scope::new("acme")?, &Key::new("k")?));
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 #[derive(Debug, Clone)]
@@ -178,6 +178,25 @@ pub struct Identity {
     namespace: String,
     scope_rule: String,
     secret: Option<Secret>,
+}
+
+/// The first half of an [`Identity`].
+#[derive(Debug, Clone, Copy)]
+#[must_use]
+pub struct Namespace<'a>(&'a str);
+
+impl Namespace<'_> {
+    /// Describes how scopes are made, so that a change of that rule is noticed. For the tower layer these are its `ScopeRules`;
+    /// for other callers, words of their own.
+    pub fn scoped_by(self, rule: impl fmt::Display) -> Result<Identity, IdentityError> {
+        let scope_rule = rule.to_string();
+        for (setting, value) in [("namespace", self.0), ("scope rule", &scope_rule)] {
+            if value.is_empty() || value.len() > Identity::MAX_BYTES {
+                return Err(IdentityError { setting, value: value.chars().take(64).collect() });
+            }
+        }
+        Ok(Identity { namespace: self.0.to_owned(), scope_rule, secret: None })
+    }
 }
 
 /// An identity that cannot be used.
@@ -192,15 +211,9 @@ impl Identity {
     /// A namespace and a scope rule are names that people choose and read.
     pub const MAX_BYTES: usize = 255;
 
-    /// `namespace` separates engines that share a store; `scope_rule` describes how scopes are made, in the caller's own
-    /// words, so that a change of that rule is noticed.
-    pub fn new(namespace: &str, scope_rule: &str) -> Result<Self, IdentityError> {
-        for (setting, value) in [("namespace", namespace), ("scope rule", scope_rule)] {
-            if value.is_empty() || value.len() > Self::MAX_BYTES {
-                return Err(IdentityError { setting, value: value.chars().take(64).collect() });
-            }
-        }
-        Ok(Self { namespace: namespace.to_owned(), scope_rule: scope_rule.to_owned(), secret: None })
+    /// The namespace separates engines that share a store. The scope rule completes the identity.
+    pub fn in_namespace(namespace: &str) -> Namespace<'_> {
+        Namespace(namespace)
     }
 
     /// Keys the ids, so that a reader of the database cannot confirm a guess. Keys are then not stored readably.
@@ -306,7 +319,7 @@ mod tests {
 
     #[test]
     fn a_secret_changes_ids_and_verifier_and_hides_the_key() {
-        let plain = Identity::new("n", "fixed").unwrap();
+        let plain = Identity::in_namespace("n").scoped_by("fixed").unwrap();
         let keyed = plain.clone().with_secret(Secret::new(*b"0123456789abcdef").unwrap());
         let (scope, key) = (Scope::new("s").unwrap(), Key::new("visible").unwrap());
         assert_ne!(plain.id_of(&scope, &key), keyed.id_of(&scope, &key));
@@ -318,7 +331,10 @@ mod tests {
     #[test]
     fn namespace_scope_and_key_cannot_borrow_from_each_other() {
         let id = |namespace: &str, scope: &str, key: &str| {
-            Identity::new(namespace, "r").unwrap().id_of(&Scope::new(scope).unwrap(), &Key::new(key).unwrap())
+            Identity::in_namespace(namespace)
+                .scoped_by("r")
+                .unwrap()
+                .id_of(&Scope::new(scope).unwrap(), &Key::new(key).unwrap())
         };
         assert_ne!(id("a", "bc", "d"), id("ab", "c", "d"));
         assert_ne!(id("a", "b", "cd"), id("a", "bc", "d"));

@@ -1,10 +1,13 @@
-//! The `Idempotency-Key`: what a client calls its operation.
+//! The `Idempotency-Key`, and what else names an operation: scope, identity and ids.
 
 use std::{convert::Infallible, fmt, sync::Arc};
 
 use sfv::{BareItemFromInput, Parser, visitor::Ignored};
 
 use crate::digest::Digest;
+pub use crate::id::{Identity, IdentityError, Namespace, NotARecordId, OperationId, RecordId};
+pub use crate::scope::{Scope, ScopeError};
+pub use crate::secret::{Secret, SecretTooShort};
 
 /// A client's name for one operation: 1 to 255 bytes of printable ASCII.
 ///
@@ -12,7 +15,7 @@ use crate::digest::Digest;
 /// stored answer, so `Debug` shows a short hash instead, and no error repeats one.
 ///
 /// ```
-/// use onceward::{Key, Syntax};
+/// use onceward::{Key, key::Syntax};
 ///
 /// let bare = Key::parse_header(b"order-17", Syntax::Lenient, 1)?;
 /// let quoted = Key::parse_header(b"\"order-17\"", Syntax::Lenient, 1)?;
@@ -20,7 +23,7 @@ use crate::digest::Digest;
 /// assert_eq!(bare.as_str(), "order-17");
 /// assert!(Key::parse_header(b"order-17", Syntax::Strict, 1).is_err());
 /// assert!(!format!("{bare:?}").contains("order"));
-/// # Ok::<(), onceward::KeyError>(())
+/// # Ok::<(), onceward::key::KeyError>(())
 /// ```
 #[derive(Clone, PartialEq, Eq, Hash)]
 pub struct Key(Arc<str>);
@@ -28,6 +31,7 @@ pub struct Key(Arc<str>);
 /// Which spellings of a key a header may use.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize), serde(rename_all = "snake_case"))]
+#[non_exhaustive]
 pub enum Syntax {
     /// `"k"`, as the IETF draft has it, or the bare `k` that most clients in the world send today.
     #[default]
@@ -83,6 +87,7 @@ pub enum KeyError {
 
 /// Classes of bytes that a key may not hold. Errors name the class, because the byte itself is part of the key.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[non_exhaustive]
 pub enum ByteClass {
     /// Below 0x20, or 0x7f.
     Control,
@@ -149,7 +154,7 @@ impl Key {
     /// proxy in between may have joined or dropped one.
     ///
     /// ```
-    /// use onceward::{Key, KeyError, Syntax};
+    /// use onceward::{Key, key::{KeyError, Syntax}};
     ///
     /// let none: [&[u8]; 0] = [];
     /// assert_eq!(Key::from_header_lines(none, Syntax::Lenient, 1), Ok(None));

@@ -56,6 +56,7 @@ pub struct RecoveryPoint {
 
 /// A recovery point that cannot be kept.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
 pub enum RecoveryPointError {
     /// The name is empty or long.
     #[error("the recovery point {name:?} must have a name of 1 to {} bytes", RecoveryPoint::MAX_NAME_BYTES)]

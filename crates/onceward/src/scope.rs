@@ -11,7 +11,7 @@ use std::sync::Arc;
 /// // Parts are kept apart, whatever they contain.
 /// assert_ne!(Scope::from_parts(["a,b", "c"])?, Scope::from_parts(["a", "b,c"])?);
 /// assert!(Scope::new("").is_err());
-/// # Ok::<(), onceward::ScopeError>(())
+/// # Ok::<(), onceward::key::ScopeError>(())
 /// ```
 #[derive(Clone, PartialEq, Eq, Hash)]
 pub struct Scope(Arc<str>);
@@ -21,6 +21,7 @@ pub(crate) const SHADOW: &str = "%shadow,";
 
 /// A scope that cannot be used.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
 pub enum ScopeError {
     /// There was no part, or an empty one: requests without a tenant must not share one by accident.
     #[error("part {index} of the scope is empty: every part must name something")]

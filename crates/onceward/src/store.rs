@@ -11,6 +11,7 @@ use std::pin::Pin;
 
 use crate::codec::Unreadable;
 use crate::record::{Letter, Record, State, StateKind};
+pub use crate::time::{Clock, SystemClock};
 use crate::{RecordId, Timestamp};
 
 /// What a store's methods return. Boxed, so that one engine serves whichever store the configuration names.

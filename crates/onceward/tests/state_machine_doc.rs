@@ -12,8 +12,11 @@ use std::time::Duration;
 
 use onceward::event::{Event, Expiry, Moment, Resolution, Write};
 use onceward::{
-    Cause, Claim, Doubt, Evidence, Fence, Key, Letter, OnLapse, Outcome, OwnerToken, Record, RecordFormat,
-    Scope, State, Terms, Timestamp, machine,
+    Claim, Fence, Key, OnLapse, Outcome, Record, Scope, Terms, Timestamp,
+    claim::OwnerToken,
+    machine,
+    outcome::Evidence,
+    record::{Cause, Doubt, Letter, RecordFormat, State},
 };
 use onceward_testkit::sample;
 

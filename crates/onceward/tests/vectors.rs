@@ -16,8 +16,9 @@ use std::{
 };
 
 use onceward::{
-    Fingerprint, Key, KeyError, Profile, Syntax,
+    Fingerprint, Key, Profile,
     fingerprint::{Comparison, Numbers, Parts, canonicalize},
+    key::{KeyError, Syntax},
 };
 use serde::{
     Deserialize, Deserializer,

@@ -3,7 +3,7 @@
 use std::hint::black_box;
 
 use onceward::fingerprint::Parts;
-use onceward::{Profile, time};
+use onceward::{Profile, plumbing::time};
 use sha2::{Digest as _, Sha256};
 
 use super::median;

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use onceward::{
-    Claim, Engine, EngineOptions, Fingerprint, Identity, Key, MemoryStore, Outcome, Ran, Reply, Scope, time,
+    Claim, Engine, Fingerprint, Identity, Key, MemoryStore, Outcome, Ran, Reply, Scope, plumbing::time,
 };
 
 use super::median;
@@ -17,8 +17,8 @@ pub fn run() -> Done {
 }
 
 async fn measure() -> Done {
-    let identity = Identity::new("bench", "fixed")?;
-    let engine = Engine::open(Arc::new(MemoryStore::default()), identity, EngineOptions::new()?).await?;
+    let identity = Identity::in_namespace("bench").scoped_by("fixed")?;
+    let engine = Engine::builder(Arc::new(MemoryStore::default())).open(identity).await?;
     let mut claims = Vec::with_capacity(KEYS);
     for number in 0..KEYS {
         let key = Key::new(&format!("6b1f4d39-9c1e-4c7e-8f2a-{number:012}"))?;

@@ -14,7 +14,12 @@ use std::time::Duration;
 
 use hdrhistogram::Histogram;
 use onceward::store::{Store, StoreError, Swapped, Version};
-use onceward::{Clock, Record, RecordId, Reply, State, SystemClock, codec, time};
+use onceward::{
+    Record, RecordId, Reply, codec,
+    plumbing::time,
+    record::State,
+    store::{Clock, SystemClock},
+};
 use onceward_sqlite::{Options as StoreOptions, SqliteStore};
 use onceward_testkit::sample;
 

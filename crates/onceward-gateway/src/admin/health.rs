@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use axum::response::Response;
 use http::StatusCode;
-use onceward::time::{Instant, instant, sleep};
+use onceward::plumbing::time::{Instant, instant, sleep};
 use onceward::{Engine, RecordId};
 use serde_json::json;
 use tokio::sync::Mutex;

@@ -38,7 +38,7 @@ use http::header::CONTENT_TYPE;
 use hyper_util::rt::{TokioIo, TokioTimer};
 use hyper_util::service::TowerToHyperService;
 use onceward::Engine;
-use onceward::time::sleep;
+use onceward::plumbing::time::sleep;
 use tokio::net::TcpListener;
 use tower_layer::Layer as _;
 

@@ -6,7 +6,10 @@ use axum::extract::Path;
 use axum::response::Response;
 use onceward::event::Resolution;
 use onceward::store::{Stamped, StoreError};
-use onceward::{EngineError, Operated, OperationId, RecordId, Resolve};
+use onceward::{
+    EngineError, OperationId, RecordId,
+    engine::{Operated, Resolve},
+};
 use serde::Deserialize;
 
 use super::input::Number;

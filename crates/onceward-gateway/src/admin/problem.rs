@@ -6,7 +6,7 @@ use http::header::{RETRY_AFTER, WWW_AUTHENTICATE};
 use http::{HeaderValue, StatusCode};
 use onceward::http::{Flavor, Problem as ClientProblem, ProblemJson};
 use onceward::store::{Stamped, StoreError, Version};
-use onceward::{EngineError, OperationId, RecordId, Refusal, State};
+use onceward::{EngineError, OperationId, RecordId, Refusal, record::State};
 use serde_json::{Map, Value, json};
 
 use super::record_json;

@@ -7,7 +7,7 @@ use base64::Engine as _;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use http::Uri;
 use onceward::store::{Cursor, Filter, Scan, Which};
-use onceward::{Engine, Key, Scope, StateKind, Timestamp};
+use onceward::{Engine, Key, Scope, Timestamp, record::StateKind};
 use serde_json::{Value, json};
 
 use super::problem::{Problem, in_window};

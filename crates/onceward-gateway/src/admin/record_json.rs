@@ -4,7 +4,10 @@ use std::time::{Duration, UNIX_EPOCH};
 
 use onceward::codec::Unreadable;
 use onceward::store::{Stamped, Version};
-use onceward::{Letter, OnLapse, Record, RecordId, State, Timestamp};
+use onceward::{
+    OnLapse, Record, RecordId, Timestamp,
+    record::{Letter, State},
+};
 use serde_json::{Map, Value, json};
 
 use super::reply_json::{Bodies, bytes_json, reply_json};

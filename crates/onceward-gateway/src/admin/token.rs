@@ -9,7 +9,7 @@ use std::io::{Read as _, Write as _};
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 
-use onceward::{EntropyUnavailable, random_bytes};
+use onceward::{engine::EntropyUnavailable, plumbing::random_bytes};
 use sha2::{Digest as _, Sha256};
 use subtle::ConstantTimeEq as _;
 

@@ -5,8 +5,11 @@ use axum::extract::Path;
 use axum::response::Response;
 use http::StatusCode;
 use onceward::{
-    By, Cause, Claim, Claimed, Fence, Fingerprint, Key, OperationId, Outcome, OwnerToken, RecordId,
-    RecoveryPoint, Scope, Settled, State, Tenure, Terms, Unsure,
+    Claim, Claimed, Fence, Fingerprint, Key, OperationId, Outcome, RecordId, RecoveryPoint, Scope, Terms,
+    claim::OwnerToken,
+    engine::{By, Settled, Tenure},
+    outcome::Unsure,
+    record::{Cause, State},
 };
 use serde::Deserialize;
 use serde_json::json;

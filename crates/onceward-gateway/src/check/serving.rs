@@ -2,7 +2,10 @@
 
 use std::sync::Arc;
 
-use onceward::{Clock as _, Engine, EngineOptions, Identity, MemoryStore, SystemClock};
+use onceward::{
+    Engine, Identity, MemoryStore,
+    store::{Clock as _, SystemClock},
+};
 
 use super::{Level, Report};
 use crate::Failure;
@@ -51,11 +54,11 @@ pub(super) async fn run(settings: &Settings, report: &mut Report) {
 
 /// On an engine that is thrown away: the store's own may be in use, or not be there yet.
 async fn layer(settings: &Settings) -> Result<(), Failure> {
-    let identity = Identity::new(&settings.namespace, &settings.scope.to_string())?;
+    let identity = Identity::in_namespace(&settings.namespace).scoped_by(&settings.scope)?;
     let identity = settings.secret.clone().into_iter().fold(identity, Identity::with_secret);
-    let options = EngineOptions::new()?.limits(running::engine_limits(settings));
-    let engine = Engine::open(Arc::new(MemoryStore::default()), identity, options).await?;
-    let made = running::layer(&engine, settings, settings.secret.as_ref());
+    let builder = Engine::builder(Arc::new(MemoryStore::default())).limits(running::engine_limits(settings));
+    let engine = builder.open(identity).await?;
+    let made = running::layer(&engine, settings);
     engine.shut_down(std::time::Duration::ZERO).await;
     made?;
     Ok(())

@@ -4,7 +4,7 @@ use std::ffi::OsString;
 
 use clap::builder::NonEmptyStringValueParser;
 use clap::{Arg, ArgAction, ArgMatches, Command};
-use onceward::IdentityChange;
+use onceward::engine::IdentityChange;
 
 use crate::config::{ConfigErrors, Form, Key, Origin, Problem, Sources, keys, later};
 

@@ -3,9 +3,9 @@
 
 use std::borrow::Cow;
 
-use onceward::Syntax;
 use onceward::event::Expiry;
 use onceward::http::{CloseDelimited, Flavor, InProgress, KeyRule, Mode, SetCookie, StoreDown};
+use onceward::key::Syntax;
 use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
 use serde::{Deserialize, Serialize};
 

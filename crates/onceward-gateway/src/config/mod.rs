@@ -33,7 +33,7 @@ use std::ffi::OsString;
 use std::net::SocketAddr;
 use std::path::PathBuf;
 
-use onceward::IdentityChange;
+use onceward::engine::IdentityChange;
 
 pub use self::keys::{Form, Key, keys, schema};
 pub use self::problem::{ConfigErrors, Origin, Problem};

@@ -132,35 +132,33 @@ fn policy(rules: &Rules, buffered: usize, place: &Place, findings: &mut Findings
             format!("`{path}` is {}, but must lie between 1 and {}", rules.min_key_length, Key::MAX_BYTES);
         findings.at(&path, text);
     }
-    Policy {
-        mode: rules.mode.0,
-        methods: rules.methods.iter().map(|method| method.0.clone()).collect(),
-        key: rules.key.0,
-        syntax: rules.syntax.0,
-        min_key_length: rules.min_key_length,
-        flavor: rules.flavor.0,
-        in_progress: rules.in_progress.0,
-        wait: rules.wait.0,
-        timeout: rules.timeout.0,
-        respond_within: rules.respond_within.0,
-        lease: rules.lease.0,
-        on_lapse: rules.on_lapse.0.into(),
-        retention: rules.retention.0,
-        grace: rules.grace.0,
-        store_down: rules.store_down.0,
-        retryable: rules.retryable.clone(),
-        unknown: rules.unknown.clone(),
-        max_request_body: rules.max_request_body.bytes(),
-        max_response_body: rules.max_response_body.bytes(),
-        close_delimited: rules.close_delimited.0,
-        fingerprint: fingerprint(rules, place, findings),
-        response_version: rules.response_version,
-        set_cookie: rules.set_cookie.0,
-    }
+    Policy::new()
+        .mode(rules.mode.0)
+        .methods(rules.methods.iter().map(|method| method.0.clone()).collect::<Vec<_>>())
+        .key(rules.key.0)
+        .syntax(rules.syntax.0)
+        .min_key_length(rules.min_key_length)
+        .flavor(rules.flavor.0)
+        .in_progress(rules.in_progress.0)
+        .wait(rules.wait.0)
+        .timeout(rules.timeout.0)
+        .respond_within(rules.respond_within.0)
+        .lease(rules.lease.0)
+        .on_lapse(rules.on_lapse.0.into())
+        .retention(rules.retention.0)
+        .grace(rules.grace.0)
+        .store_down(rules.store_down.0)
+        .retryable(rules.retryable.clone())
+        .unknown(rules.unknown.clone())
+        .max_request_body(rules.max_request_body.bytes())
+        .max_response_body(rules.max_response_body.bytes())
+        .close_delimited(rules.close_delimited.0)
+        .fingerprint(fingerprint(rules, place, findings))
+        .response_version(rules.response_version)
+        .set_cookie(rules.set_cookie.0)
 }
 
 fn times(rules: &Rules, place: &Place, findings: &mut Findings<'_>) {
-    let second = Duration::from_secs(1);
     for (key, Time(value), least, most) in [
         ("lease", rules.lease, Claim::MIN_LEASE, Claim::MAX_LEASE),
         ("retention", rules.retention, Claim::MIN_RETENTION, Claim::MAX_RETENTION),
@@ -178,7 +176,7 @@ fn times(rules: &Rules, place: &Place, findings: &mut Findings<'_>) {
             );
         }
     }
-    if rules.in_progress.0 == InProgress::Wait && rules.wait.0 < second {
+    if rules.in_progress.0 == InProgress::Wait && rules.wait.0 < Policy::MIN_WAIT {
         let (first, wait) = (place.path("in_progress", findings), place.path("wait", findings));
         let text = format!(
             "`{first}` = \"wait\" with `{wait}` = \"{}\" waits for nothing: write wait = \"10s\", or in_progress = \

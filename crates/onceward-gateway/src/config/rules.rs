@@ -1,8 +1,8 @@
 //! The keys that `[defaults]` and every `[[routes]]` share.
 
-use onceward::Syntax;
 use onceward::event::Expiry;
 use onceward::http::{CloseDelimited, Flavor, InProgress, KeyRule, Mode, Policy, SetCookie, StoreDown};
+use onceward::key::Syntax;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
@@ -44,7 +44,7 @@ macro_rules! rules {
 
         impl Default for Defaults {
             fn default() -> Self {
-                let policy = Policy::default();
+                let policy = Policy::new();
                 Self { $($name: $default(&policy),)+ expire: Choice::default() }
             }
         }

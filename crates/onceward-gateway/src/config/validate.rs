@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 
 use onceward::http::{ScopeRule, ScopeRules};
-use onceward::{Identity, RecordFormat, Secret};
+use onceward::{Identity, Secret, record::RecordFormat};
 
 use super::document::Document;
 use super::problem::{ConfigErrors, Problem};
@@ -136,7 +136,7 @@ fn unverified(document: &Document, findings: &mut Findings<'_>) {
 }
 
 fn identity(document: &Document, findings: &mut Findings<'_>) {
-    if Identity::new(&document.namespace, "any").is_err() {
+    if Identity::in_namespace(&document.namespace).scoped_by("any").is_err() {
         let text = format!("`namespace` must have 1 to {} bytes: write a short name", Identity::MAX_BYTES);
         findings.at(&Path::of("namespace"), text);
     }

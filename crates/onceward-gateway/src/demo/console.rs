@@ -3,7 +3,10 @@
 use std::fmt::Display;
 use std::io::{self, Write as _};
 
-use onceward::{Observation, Observer, RecordId};
+use onceward::{
+    RecordId,
+    engine::{Observation, Observer},
+};
 use tokio::sync::mpsc;
 
 /// Prints to standard output. Cheap to clone.

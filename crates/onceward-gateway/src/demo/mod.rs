@@ -6,7 +6,7 @@ mod payments;
 use std::net::{Ipv4Addr, SocketAddr};
 use std::sync::Arc;
 
-use onceward::IdentityChange;
+use onceward::engine::IdentityChange;
 use onceward::event::Expiry;
 use onceward::http::{Policy, Routes, ScopeRules};
 use tokio::net::TcpListener;
@@ -49,7 +49,7 @@ pub async fn run() -> Result<(), Failure> {
         record_format: None,
         secret: None,
         admin: Admin { listen: free_or(Admin::LISTEN).await, tokens: Vec::new() },
-        routes: Routes::new(Policy::default())?,
+        routes: Routes::new(Policy::new())?,
         expiry: Expiry::Delete,
         public_url: String::new(),
         tls: None,

@@ -13,7 +13,7 @@ use hyper::body::Incoming;
 use hyper::server::conn::http1;
 use hyper::service::service_fn;
 use hyper_util::rt::TokioIo;
-use onceward::time::sleep;
+use onceward::plumbing::time::sleep;
 use serde_json::json;
 use tokio::net::TcpListener;
 

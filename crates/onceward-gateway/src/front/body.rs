@@ -7,7 +7,7 @@ use std::time::Duration;
 use bytes::Bytes;
 use http_body::{Body as HttpBody, Frame, SizeHint};
 use hyper::body::Incoming;
-use onceward::time::sleep;
+use onceward::plumbing::time::sleep;
 
 /// A request's body. It fails where the client pauses for too long.
 pub struct Body {

@@ -14,7 +14,7 @@ use futures_util::stream::FuturesUnordered;
 use http::{Request, Response};
 use hyper::server::conn::{http1, http2};
 use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
-use onceward::time::{deadline, instant, sleep};
+use onceward::plumbing::time::{deadline, instant, sleep};
 use tokio::io::{AsyncRead, AsyncReadExt as _, AsyncWrite};
 use tokio::sync::OwnedSemaphorePermit;
 use tokio_rustls::TlsAcceptor;

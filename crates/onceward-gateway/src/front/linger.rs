@@ -9,7 +9,7 @@ use std::pin::Pin;
 use std::task::{Context, Poll};
 use std::time::Duration;
 
-use onceward::time::{Alarm, Instant, deadline, instant};
+use onceward::plumbing::time::{Alarm, Instant, deadline, instant};
 use tokio::io::{AsyncRead, ReadBuf};
 
 /// The longest that a connection keeps its place after its last answer, as in nginx. At 10 Mbit/s it is enough for 37 MB.

@@ -5,7 +5,7 @@ use std::pin::Pin;
 use std::task::{Context, Poll};
 use std::time::Duration;
 
-use onceward::time::sleep;
+use onceward::plumbing::time::sleep;
 
 /// Limits the time of a pending write. The timer is made when a write is pending, so that others cost nothing.
 pub(super) struct Stall {

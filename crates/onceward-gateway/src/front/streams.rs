@@ -3,7 +3,7 @@
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use onceward::time::{Instant, deadline, instant};
+use onceward::plumbing::time::{Instant, deadline, instant};
 
 use crate::settings::Limits;
 

@@ -10,7 +10,7 @@ use std::task::{Context, Poll};
 use std::time::Duration;
 
 use hyper::rt::{Sleep, Timer};
-use onceward::time::{Alarm, Instant, deadline, instant};
+use onceward::plumbing::time::{Alarm, Instant, deadline, instant};
 
 use super::http1_state::Http1State;
 use crate::settings::Limits;

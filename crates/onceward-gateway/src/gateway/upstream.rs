@@ -9,7 +9,7 @@ use std::time::Duration;
 use http::{Request, Response};
 use onceward::Operation;
 use onceward::http::header::IDEMPOTENCY_KEY;
-use onceward::time::instant;
+use onceward::plumbing::time::instant;
 use tower_service::Service;
 
 use super::RequestBody;

@@ -2,7 +2,7 @@
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-use onceward::time::{Alarm, Instant};
+use onceward::plumbing::time::{Alarm, Instant};
 
 /// Alarms that no request uses at the moment.
 pub(super) struct AlarmPool {

@@ -3,7 +3,7 @@
 use std::io;
 use std::sync::Arc;
 
-use onceward::time::sleep;
+use onceward::plumbing::time::sleep;
 use rustls::ClientConfig;
 use rustls::pki_types::{InvalidDnsNameError, ServerName};
 use tokio::net::TcpStream;

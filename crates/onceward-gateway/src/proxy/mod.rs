@@ -34,7 +34,7 @@ use http::uri::{PathAndQuery, Uri};
 use http::{HeaderValue, Method, Request, Response, StatusCode};
 use http_body::Body;
 use onceward::http::EndsWithConnection;
-use onceward::time::{deadline, instant, sleep};
+use onceward::plumbing::time::{deadline, instant, sleep};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
 use self::alarm_pool::AlarmPool;

@@ -7,7 +7,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::task::Poll;
 use std::time::Duration;
 
-use onceward::time::{Instant, instant, sleep};
+use onceward::plumbing::time::{Instant, instant, sleep};
 
 use super::Sendable;
 use super::connection::Connection;

@@ -81,7 +81,7 @@ impl Running {
             return Err(ReloadError::NeedsRestart { settings: changed });
         }
         // Everything is read before anything is replaced.
-        let layer = layer(&self.engine, &settings, self.secret.as_ref())?;
+        let layer = layer(&self.engine, &settings)?;
         let certificate = settings.tls.as_ref().map(Certificate::load).transpose()?;
         let tokens = self.tokens_of(&settings)?;
 

@@ -14,7 +14,10 @@ use std::time::Duration;
 use onceward::event::Expiry;
 use onceward::http::ScopeRuleError;
 use onceward::store::{Finding, Health, Store};
-use onceward::{Identity, MemoryStore, Recognition, Secret, SharedCache, Sweeping};
+use onceward::{
+    Identity, MemoryStore, Secret, Sweeping,
+    engine::{Recognition, SharedCache},
+};
 use onceward_postgres::{Migrate, PostgresStore, PostgresUrl};
 use onceward_redis::{RedisCache, RedisStore};
 use onceward_sqlite::SqliteStore;
@@ -95,10 +98,10 @@ impl OpenStore {
 
     /// How expired records are swept. A database takes larger batches than a file, for which claims wait meanwhile.
     pub fn sweeping(&self, expiry: Expiry) -> Sweeping {
-        let defaults = Sweeping { expiry, ..Sweeping::default() };
+        let defaults = Sweeping::default().expiry(expiry);
         match self {
             Self::Memory(_) | Self::Sqlite(_) | Self::Redis(_) => defaults,
-            Self::Postgres(_) => Sweeping { batch: 1_000, pause: Duration::from_millis(10), ..defaults },
+            Self::Postgres(_) => defaults.batch(1_000).pause(Duration::from_millis(10)),
         }
     }
 

@@ -3,7 +3,7 @@
 use std::fmt;
 use std::path::{Path, PathBuf};
 
-use onceward::RecordFormat;
+use onceward::record::RecordFormat;
 use onceward_postgres::PostgresUrl;
 use onceward_redis::NotARedisUrl;
 

@@ -37,14 +37,14 @@ async fn a_process_whose_store_fails_or_hangs_is_not_ready_until_it_answers_agai
         let bench = Bench::on(store, clock).await;
         assert_eq!(ready(&bench).await.0, StatusCode::OK);
         away.store(true, Ordering::Relaxed);
-        onceward::time::sleep(2 * SECOND).await;
+        onceward::plumbing::time::sleep(2 * SECOND).await;
         let (status, body) = ready(&bench).await;
         assert_eq!(
             (status, &body["reasons"][0]),
             (StatusCode::SERVICE_UNAVAILABLE, &"store_not_answering".into())
         );
         away.store(false, Ordering::Relaxed);
-        onceward::time::sleep(2 * SECOND).await;
+        onceward::plumbing::time::sleep(2 * SECOND).await;
         assert_eq!(ready(&bench).await.0, StatusCode::OK);
     }
 }

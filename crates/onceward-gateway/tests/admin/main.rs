@@ -24,8 +24,8 @@ use http::header::{AUTHORIZATION, HOST};
 use http::{Method, Request, Response, StatusCode};
 use onceward::store::Store;
 use onceward::{
-    Claim, Engine, EngineOptions, Fingerprint, Identity, Instance, Key, MemoryStore, Outcome, Ran, RecordId,
-    Reply, Scope, Timestamp,
+    Claim, Engine, Fingerprint, Identity, Key, MemoryStore, Outcome, Ran, RecordId, Reply, Scope, Timestamp,
+    engine::Instance,
 };
 use onceward_gateway::admin::{self, AdminState, Readiness, Tokens};
 use onceward_gateway::settings::{Role, Token};
@@ -72,11 +72,12 @@ impl Bench {
 
     async fn on(store: impl Store, clock: Arc<VirtualClock>) -> Self {
         let metrics = Metrics::new([ROUTE, "default"].into_iter()).unwrap();
-        let options = EngineOptions::with_instance(Instance::named(1))
+        let builder = Engine::builder(metrics.measured(Arc::new(store)))
+            .instance(Instance::named(1))
             .clock(clock.clone())
             .observer(metrics.observer());
-        let identity = Identity::new("tests", "fixed:all").unwrap();
-        let engine = Engine::open(metrics.measured(Arc::new(store)), identity, options).await.unwrap();
+        let identity = Identity::in_namespace("tests").scoped_by("fixed:all").unwrap();
+        let engine = builder.open(identity).await.unwrap();
         let readiness = Readiness::default();
         let bench = Self { engine, metrics, readiness, router: Router::new(), clock };
         Self { router: admin::router(bench.state("127.0.0.1:8421")), ..bench }
@@ -140,7 +141,10 @@ fn claim(key: &str, body: &str) -> Claim {
 }
 
 fn id(key: &str) -> RecordId {
-    Identity::new("tests", "fixed:all").unwrap().id_of(&Scope::new("acme").unwrap(), &Key::new(key).unwrap())
+    Identity::in_namespace("tests")
+        .scoped_by("fixed:all")
+        .unwrap()
+        .id_of(&Scope::new("acme").unwrap(), &Key::new(key).unwrap())
 }
 
 fn done() -> Outcome {

@@ -1,6 +1,6 @@
 //! What is counted, and under which name.
 
-use onceward::{Observation, Observer as _};
+use onceward::engine::{Observation, Observer as _};
 use onceward_gateway::telemetry::metrics::{Batches, Handled};
 
 use super::*;

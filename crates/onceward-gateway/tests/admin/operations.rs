@@ -257,7 +257,7 @@ async fn an_operation_whose_window_was_ended_early_executes_anew_and_an_unknown_
         bench.operate(Method::POST, &path, r#"{"reason":"a test account"}"#).await.0
     };
     assert_eq!(expire("k").await, StatusCode::OK);
-    onceward::time::sleep(66 * SECOND).await;
+    onceward::plumbing::time::sleep(66 * SECOND).await;
     assert!(matches!(bench.run("k", "body", done()).await, Ran::Executed { .. }));
     bench.lose("lost").await;
     assert_eq!(expire("lost").await, StatusCode::CONFLICT);

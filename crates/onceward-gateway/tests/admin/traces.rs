@@ -45,7 +45,7 @@ async fn a_trace_goes_on_from_the_client_through_the_layer_to_the_upstream_and_t
     let tracer = Tracer::start(&Telemetry { otlp: Some(otlp), ..Telemetry::default() }).unwrap();
     let bench = Bench::new().await;
     let scope = ScopeRules::parse(["fixed:all"]).unwrap();
-    let routes = Routes::new(Policy::default()).unwrap();
+    let routes = Routes::new(Policy::new()).unwrap();
     let layer = IdempotencyLayer::new(bench.engine.clone(), scope, routes).unwrap();
     let (told, mut upstream_saw) = mpsc::unbounded_channel();
     let service = layer.layer(tower::service_fn(move |mut request: Request<onceward::http::Body<Body>>| {

@@ -32,7 +32,7 @@ async fn a_worker_claims_renews_notes_a_phase_settles_and_a_retry_replays() {
     let (status, fenced) = work(&bench, &path("renew"), &old).await;
     assert_eq!((status, &fenced["code"]), (StatusCode::CONFLICT, &"fenced".into()));
 
-    onceward::time::sleep(61 * SECOND).await;
+    onceward::plumbing::time::sleep(61 * SECOND).await;
     let (status, resumed) = work(&bench, "/v1/operations", &CLAIM.replace("w1", "w2")).await;
     assert_eq!((status, &resumed["decision"]), (StatusCode::OK, &"resume".into()), "{resumed}");
     assert_eq!((&resumed["recovery_point"], &resumed["data"]), (&"charged".into(), &"ch_1".into()));

@@ -271,14 +271,8 @@ async fn check_finds_a_store_of_another_identity_and_one_that_is_in_use() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("x.db");
     let store = onceward_sqlite::SqliteStore::open(&path, onceward_sqlite::Options::default()).unwrap();
-    let identity = onceward::Identity::new("default", "authorization").unwrap();
-    let engine = onceward::Engine::open(
-        std::sync::Arc::new(store.clone()),
-        identity,
-        onceward::EngineOptions::new().unwrap(),
-    )
-    .await
-    .unwrap();
+    let identity = onceward::Identity::in_namespace("default").scoped_by("authorization").unwrap();
+    let engine = onceward::Engine::builder(std::sync::Arc::new(store.clone())).open(identity).await.unwrap();
     let url = format!("sqlite:{}", path.display());
     let in_use = onceward(&["check", "--scope", "authorization", "--store", &url]);
     assert!(out(&in_use).contains("already open in the process"), "{}", out(&in_use));

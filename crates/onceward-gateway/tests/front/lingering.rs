@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use onceward::time::{instant, sleep};
+use onceward::plumbing::time::{instant, sleep};
 use onceward_gateway::settings::Limits;
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _, DuplexStream};
 use tokio::sync::oneshot;

@@ -17,7 +17,7 @@ use std::time::Duration;
 use bytes::Bytes;
 use http::{Request, Response};
 use http_body_util::{BodyExt as _, Full};
-use onceward::time::sleep;
+use onceward::plumbing::time::sleep;
 use onceward_gateway::client_address::ClientAddress;
 use onceward_gateway::front::{Body, Ended, Front};
 use onceward_gateway::settings::Limits;

@@ -6,7 +6,7 @@ use bytes::Bytes;
 use http_body_util::{BodyExt as _, Full};
 use hyper::client::conn::http2;
 use hyper_util::rt::{TokioExecutor, TokioIo};
-use onceward::time::{instant, sleep};
+use onceward::plumbing::time::{instant, sleep};
 use onceward_gateway::settings::Limits;
 use tokio::io::AsyncWriteExt as _;
 

@@ -5,7 +5,7 @@ mod server;
 
 use std::time::Duration;
 
-use onceward::time::sleep;
+use onceward::plumbing::time::sleep;
 
 use self::server::{KEEP_ALIVE, Peer, Server};
 use crate::harness::{Client, Gateway, Request};

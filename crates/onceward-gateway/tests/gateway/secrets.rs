@@ -6,7 +6,7 @@ use std::process::Command;
 use std::sync::Arc;
 use std::time::Duration;
 
-use onceward::{Engine, EngineOptions, Identity};
+use onceward::{Engine, Identity};
 use onceward_sqlite::{Options, SqliteStore};
 
 use crate::harness::{Gateway, Request, onceward};
@@ -30,9 +30,8 @@ fn check(folder: &Path, ledger: &Ledger) -> (bool, String) {
 /// Uses a store without a secret, as earlier versions did.
 async fn used_without_a_secret(path: &Path) {
     let store = SqliteStore::open(path, Options::default()).unwrap();
-    let identity = Identity::new("default", "fixed:test").unwrap();
-    let engine =
-        Engine::open(Arc::new(store.clone()), identity, EngineOptions::new().unwrap()).await.unwrap();
+    let identity = Identity::in_namespace("default").scoped_by("fixed:test").unwrap();
+    let engine = Engine::builder(Arc::new(store.clone())).open(identity).await.unwrap();
     engine.shut_down(Duration::ZERO).await;
     store.close().await;
 }
@@ -148,7 +147,7 @@ async fn a_secret_that_a_crash_left_beside_an_empty_store_is_used() {
     let folder = tempfile::tempdir().unwrap();
     let ledger = Ledger::start(folder.path());
     let store = SqliteStore::open(folder.path().join("onceward.db"), Options::default()).unwrap();
-    let identity = Identity::new("default", "fixed:test").unwrap();
+    let identity = Identity::in_namespace("default").scoped_by("fixed:test").unwrap();
     let made = store.secret_or_new(&identity).await.unwrap().unwrap();
     drop(store);
     let (fine, printed) = check(folder.path(), &ledger);

@@ -4,7 +4,7 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
-use onceward::{Engine, EngineOptions, Identity};
+use onceward::{Engine, Identity};
 use onceward_sqlite::{Options, SqliteStore};
 
 use crate::harness::{Gateway, Request, onceward};
@@ -108,9 +108,8 @@ async fn a_header_rule_for_credentials_that_change_is_refused_in_any_case() {
 /// Uses the store of a gateway under a scope that earlier versions accepted.
 async fn used_with(folder: &Path, scope: &str) {
     let store = SqliteStore::open(folder.join("onceward.db"), Options::default()).unwrap();
-    let identity = Identity::new("default", scope).unwrap();
-    let engine =
-        Engine::open(Arc::new(store.clone()), identity, EngineOptions::new().unwrap()).await.unwrap();
+    let identity = Identity::in_namespace("default").scoped_by(scope).unwrap();
+    let engine = Engine::builder(Arc::new(store.clone())).open(identity).await.unwrap();
     engine.shut_down(Duration::ZERO).await;
     store.close().await;
 }

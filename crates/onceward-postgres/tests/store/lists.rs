@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use crate::support::{observer, open, put, url};
 use onceward::store::{Due, Filter, Scan, Store, Which};
-use onceward::{Letter, RecordId, Timestamp};
+use onceward::{RecordId, Timestamp, record::Letter};
 use onceward_postgres::{Options, PostgresStore};
 use onceward_testkit::{VirtualClock, sample};
 use tokio::task::JoinSet;

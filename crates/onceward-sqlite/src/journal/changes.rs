@@ -2,7 +2,7 @@
 
 use onceward::store::Version;
 use onceward::store::driver::RawRecord;
-use onceward::{RecordId, StateKind, Timestamp};
+use onceward::{RecordId, Timestamp, record::StateKind};
 
 use crate::job::Row;
 

@@ -1,6 +1,6 @@
 //! The key and the opening number that the database keeps for its journal.
 
-use onceward::EntropyUnavailable;
+use onceward::engine::EntropyUnavailable;
 
 use super::frame::{Key, Seal};
 
@@ -16,9 +16,9 @@ impl Opening {
     pub(crate) fn new(before: Option<&Self>) -> Result<Self, EntropyUnavailable> {
         let key = match before {
             Some(before) => before.key.clone(),
-            None => Key(onceward::random_bytes()?),
+            None => Key(onceward::plumbing::random_bytes()?),
         };
-        Ok(Self { number: u64::from_le_bytes(onceward::random_bytes()?), key })
+        Ok(Self { number: u64::from_le_bytes(onceward::plumbing::random_bytes()?), key })
     }
 
     pub(crate) fn seal(&self, identity: u64) -> Seal {

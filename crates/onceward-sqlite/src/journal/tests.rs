@@ -4,7 +4,7 @@
 
 use std::io::{Cursor, Read, Seek, SeekFrom};
 
-use onceward::StateKind;
+use onceward::record::StateKind;
 use onceward::store::Version;
 use onceward_testkit::{Random, sample};
 

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use crate::support::{applied, block_on, flush, submit};
 use onceward::store::{Due, Filter, Page, Scan, Store, Which};
-use onceward::{Record, RecordId, Reply, State, Timestamp};
+use onceward::{Record, RecordId, Reply, Timestamp, record::State};
 use onceward_sqlite::{Options, SqliteStore};
 use onceward_testkit::{VirtualClock, sample};
 

@@ -10,7 +10,7 @@ use crate::support::files::{cut_off, journal, listed, slow};
 use crate::support::forged::{self, BLOCK, Claim};
 use crate::support::{block_on, flush, open, put};
 use onceward::store::{Store, Version};
-use onceward::{Record, Reply, State};
+use onceward::{Record, Reply, record::State};
 use onceward_sqlite::SqliteStore;
 use onceward_testkit::sample;
 

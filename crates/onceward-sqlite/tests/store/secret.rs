@@ -5,11 +5,11 @@ use std::os::unix::fs::PermissionsExt as _;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use onceward::{Engine, EngineOptions, Identity, Secret};
+use onceward::{Engine, Identity, Secret};
 use onceward_sqlite::{Options, SecretError, SqliteStore};
 
 fn identity() -> Identity {
-    Identity::new("shop", "fixed").unwrap()
+    Identity::in_namespace("shop").scoped_by("fixed").unwrap()
 }
 
 struct Place {
@@ -34,8 +34,7 @@ impl Place {
     async fn use_with(&self, secret: Option<Secret>) {
         let store = self.open();
         let identity = secret.into_iter().fold(identity(), Identity::with_secret);
-        let engine =
-            Engine::open(Arc::new(store.clone()), identity, EngineOptions::new().unwrap()).await.unwrap();
+        let engine = Engine::builder(Arc::new(store.clone())).open(identity).await.unwrap();
         engine.shut_down(std::time::Duration::ZERO).await;
         store.close().await;
     }
@@ -72,6 +71,24 @@ async fn a_new_store_gets_a_secret_for_its_owner_alone_and_keeps_it() {
 }
 
 #[tokio::test]
+async fn an_identity_is_keyed_with_the_stores_secret_and_left_alone_where_there_is_none() {
+    let place = Place::new();
+    let store = place.open();
+    let keyed = store.keyed(identity()).await.unwrap();
+    let engine = Engine::builder(Arc::new(store.clone())).open(keyed).await.unwrap();
+    engine.shut_down(std::time::Duration::ZERO).await;
+    store.close().await;
+    let secret = place.open().secret(&identity()).await.unwrap();
+    place.use_with(Some(secret.unwrap())).await;
+
+    let without = Place::new();
+    without.use_with(None).await;
+    let store = without.open();
+    let same = store.keyed(identity()).await.unwrap();
+    assert!(Engine::builder(Arc::new(store)).open(same).await.is_ok());
+}
+
+#[tokio::test]
 async fn a_store_that_was_used_without_a_secret_is_not_given_one() {
     let place = Place::new();
     place.use_with(None).await;
@@ -87,9 +104,11 @@ async fn a_used_store_that_has_lost_its_secret_is_refused_and_given_no_other() {
     let digits = fs::read_to_string(&place.secret).unwrap();
     fs::remove_file(&place.secret).unwrap();
     let store = place.open();
-    for identity in
-        [identity(), Identity::new("shop", "other").unwrap(), Identity::new("bank", "fixed").unwrap()]
-    {
+    for identity in [
+        identity(),
+        Identity::in_namespace("shop").scoped_by("other").unwrap(),
+        Identity::in_namespace("bank").scoped_by("fixed").unwrap(),
+    ] {
         for refused in [store.secret(&identity).await, store.secret_or_new(&identity).await] {
             let error = refused.unwrap_err();
             assert!(

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use crate::support::{BlockedStore, applied, block_on, blocked_store, open, put, submit};
 use onceward::store::{Filter, Scan, Store, StoreError, Swapped, Which};
-use onceward::{Clock, Timestamp};
+use onceward::{Timestamp, store::Clock};
 use onceward_sqlite::{Options, SqliteStore};
 use onceward_testkit::sample;
 use rusqlite::Connection;

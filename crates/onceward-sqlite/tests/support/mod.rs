@@ -17,7 +17,7 @@ use std::sync::{Arc, Condvar, Mutex};
 use std::task::{Context, Poll, Waker};
 
 use onceward::store::{Due, Scan, Store, StoreError, StoreFuture, Swapped, Version, Which};
-use onceward::{Clock, Record, RecordId, Timestamp};
+use onceward::{Record, RecordId, Timestamp, store::Clock};
 use onceward_sqlite::{Options, SqliteStore};
 use onceward_testkit::sample;
 

@@ -6,7 +6,11 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use onceward::store::{Due, Filter, Stamped, Swapped, Version, Which};
-use onceward::{Clock, Letter, Record, RecordId, State, StateKind};
+use onceward::{
+    Record, RecordId,
+    record::{Letter, State, StateKind},
+    store::Clock,
+};
 
 use super::Bench;
 use crate::{Random, sample};

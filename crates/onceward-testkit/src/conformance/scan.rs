@@ -6,7 +6,11 @@ use std::collections::BTreeSet;
 use std::time::Duration;
 
 use onceward::store::{Cursor, Due, Filter, Scan, StoreError, Which};
-use onceward::{Clock, Letter, Record, RecordId, State, StateKind, Subject, Timestamp};
+use onceward::{
+    Record, RecordId, Timestamp,
+    record::{Letter, State, StateKind, Subject},
+    store::Clock,
+};
 
 use super::Bench;
 use crate::sample;

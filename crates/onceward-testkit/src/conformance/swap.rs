@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use onceward::store::{Filter, Scan, Stamped, Swapped, Version, Which};
-use onceward::{Clock, Timestamp};
+use onceward::{Timestamp, store::Clock};
 
 use super::{Bench, conflict};
 use crate::sample;

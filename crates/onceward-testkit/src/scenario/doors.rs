@@ -7,8 +7,12 @@ use std::time::Duration;
 use onceward::event::{Answer, Decision, Event, Moment, Resolution, Step, Write};
 use onceward::store::{Seen, Stamped, Store, Swapped};
 use onceward::{
-    Claim, Clock, Fence, Identity, Key, Naming, Outcome, OwnerToken, Record, RecordId, RecoveryPoint, Reply,
-    Scope, State, Timestamp, Unsure, machine,
+    Claim, Fence, Identity, Key, Outcome, Record, RecordId, RecoveryPoint, Reply, Scope, Timestamp,
+    claim::OwnerToken,
+    machine,
+    outcome::Unsure,
+    record::{Naming, State},
+    store::Clock,
 };
 
 use super::run::Silence;
@@ -62,7 +66,7 @@ pub struct StoreDoor {
 impl StoreDoor {
     /// A door to this store, which must be empty and go by this clock.
     pub fn new(store: Arc<dyn Store>, clock: Arc<VirtualClock>) -> Self {
-        let identity = Identity::new("scenarios", "fixed").expect("both names are short");
+        let identity = Identity::in_namespace("scenarios").scoped_by("fixed").expect("both names are short");
         Self { store, clock, identity, ahead: Duration::ZERO, read: BTreeMap::new() }
     }
 

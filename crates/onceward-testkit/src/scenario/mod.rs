@@ -36,7 +36,10 @@ use std::fmt;
 use std::str::FromStr;
 use std::time::Duration;
 
-use onceward::{Cause, RecordFormat, Terms};
+use onceward::{
+    Terms,
+    record::{Cause, RecordFormat},
+};
 
 pub use doors::{MachineDoor, StoreDoor};
 pub use list::{SCRIPTS, named, on_machine, on_store};

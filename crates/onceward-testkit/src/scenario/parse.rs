@@ -4,7 +4,10 @@ use std::fmt;
 use std::time::Duration;
 
 use onceward::event::Expiry;
-use onceward::{Cause, OnLapse, RecordFormat, Terms};
+use onceward::{
+    OnLapse, Terms,
+    record::{Cause, RecordFormat},
+};
 
 use super::{Act, Answered, Deed, Ending, Expected, Line, Script};
 

@@ -6,7 +6,7 @@ use std::future::Future;
 use std::time::Duration;
 
 use onceward::event::{Answer, Decision, Notice, Refusal};
-use onceward::{Fence, Letter};
+use onceward::{Fence, record::Letter};
 
 use super::{Act, Line, Script};
 

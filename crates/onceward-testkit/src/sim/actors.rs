@@ -5,12 +5,14 @@ use std::time::Duration;
 
 use onceward::event::Resolution;
 use onceward::fingerprint::Target;
+use onceward::plumbing::time::{instant, sleep};
 use onceward::store::{Filter, Scan, Version, Which};
-use onceward::time::{instant, sleep};
 use onceward::{
-    Cause, Claim, Engine, EngineOptions, Fence, Fingerprint, Identity, Instance, Key, Limits, Observation,
-    Observer, Operation, Outcome, ProfileId, Ran, RecordId, RecoveryPoint, Reply, Resolve, Scope, State,
-    Sweeping, Terms, Timestamp,
+    Claim, Engine, EngineBuilder, Fence, Fingerprint, Identity, Key, Limits, Operation, Outcome, Ran,
+    RecordId, RecoveryPoint, Reply, Scope, Sweeping, Terms, Timestamp,
+    engine::{Instance, Observation, Observer, Resolve},
+    fingerprint::ProfileId,
+    record::{Cause, State},
 };
 
 use super::mutant::Mutant;
@@ -72,38 +74,41 @@ impl Cast {
                 *next += 1;
                 *next
             };
-            match Engine::open(store.clone(), identity(), self.options(instance)).await {
+            match self.builder(store.clone(), instance).open(identity()).await {
                 Ok(engine) => return Node { engine, process, instance },
                 Err(_) => sleep(Duration::from_millis(200)).await,
             }
         }
     }
 
-    fn options(&self, instance: u64) -> EngineOptions {
+    fn builder(&self, store: Arc<Connection>, instance: u64) -> EngineBuilder {
         let (world, mutant) = (self.world.clone(), self.mutant);
         let mut random = self.world.lock().random.clone();
-        EngineOptions::with_instance(Instance::named(instance))
+        Engine::builder(store)
+            .instance(Instance::named(instance))
             .clock(Arc::new(TrueClock(self.database.clone())))
             .observer(Arc::new(Watch(self.world.clone())))
-            .limits(Limits {
-                executions: 64,
-                attached: 64,
-                lost_claims: 64,
-                cache_bytes: 20_000,
-                cache_revalidate: CACHE_REVALIDATE,
-                reply_bytes: 1024,
-                claim_patience: Duration::from_millis(700),
-                settle_patience: Duration::from_secs(1),
-                settle_give_up: Duration::from_secs(6),
-                linger: Duration::from_secs(5),
-            })
-            .sweeping(Sweeping {
-                leases_every: random.millis(300, 1500),
-                expired_every: random.millis(200, 1500),
-                batch: random.between(1, 8) as usize,
-                pause: Duration::from_millis(10),
-                expiry: self.plan.expiry,
-            })
+            .limits(
+                Limits::default()
+                    .executions(64)
+                    .attached(64)
+                    .lost_claims(64)
+                    .cache_bytes(20_000)
+                    .cache_revalidate(CACHE_REVALIDATE)
+                    .reply_bytes(1024)
+                    .claim_patience(Duration::from_millis(700))
+                    .settle_patience(Duration::from_secs(1))
+                    .settle_give_up(Duration::from_secs(6))
+                    .linger(Duration::from_secs(5)),
+            )
+            .sweeping(
+                Sweeping::default()
+                    .leases_every(random.millis(300, 1500))
+                    .expired_every(random.millis(200, 1500))
+                    .batch(random.between(1, 8) as usize)
+                    .pause(Duration::from_millis(10))
+                    .expiry(self.plan.expiry),
+            )
             .machine(move |record, at, event| {
                 let step = mutant.step(record, at, event);
                 world.lock().stepped(record, at, event, &step);
@@ -463,7 +468,7 @@ impl Worker {
 
 fn identity() -> Identity {
     #[expect(clippy::expect_used, reason = "two short constants")]
-    Identity::new("simulation", "one scope per number").expect("two short names")
+    Identity::in_namespace("simulation").scoped_by("one scope per number").expect("two short names")
 }
 
 fn claim(request: Request, terms: Terms, plan: &Plan) -> Result<Claim, Box<dyn std::error::Error>> {

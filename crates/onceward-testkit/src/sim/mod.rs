@@ -25,8 +25,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use onceward::time::sleep;
-use onceward::{Clock, OnLapse, State, Terms, Timestamp};
+use onceward::plumbing::time::sleep;
+use onceward::{OnLapse, Terms, Timestamp, record::State, store::Clock};
 
 use crate::Random;
 

@@ -3,7 +3,12 @@
 use std::time::Duration;
 
 use onceward::event::{Answer, Decision, Event, Moment, Step, Write};
-use onceward::{Cause, Claim, Fence, Naming, Outcome, OwnerToken, Record, State, machine};
+use onceward::{
+    Claim, Fence, Outcome, Record,
+    claim::OwnerToken,
+    machine,
+    record::{Cause, Naming, State},
+};
 
 use super::rule::Rule;
 

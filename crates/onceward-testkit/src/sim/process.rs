@@ -4,7 +4,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
-use onceward::time::{Instant, instant, sleep};
+use onceward::plumbing::time::{Instant, instant, sleep};
 
 /// One life of a process. A restart is another one.
 #[derive(Debug, Default)]

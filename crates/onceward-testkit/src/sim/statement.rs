@@ -11,8 +11,8 @@ use std::future::Future;
 use std::pin::Pin;
 use std::sync::{Arc, Mutex, PoisonError};
 
+use onceward::plumbing::time::sleep;
 use onceward::store::{Seen, StoreError, Swapped, Version};
-use onceward::time::sleep;
 use onceward::{Record, RecordId};
 use tokio::sync::OwnedMutexGuard;
 

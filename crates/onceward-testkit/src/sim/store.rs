@@ -5,11 +5,14 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use onceward::codec;
+use onceward::plumbing::time::{Instant, instant, sleep};
 use onceward::store::{
     Cursor, Due, Entry, Page, Scan, Seen, Stamped, Store, StoreError, StoreFuture, Swapped, Version, Which,
 };
-use onceward::time::{Instant, instant, sleep};
-use onceward::{Fence, Record, RecordId, State, StateKind, Timestamp};
+use onceward::{
+    Fence, Record, RecordId, Timestamp,
+    record::{State, StateKind},
+};
 
 use super::mutant::Mutant;
 use super::plan::Visibility;

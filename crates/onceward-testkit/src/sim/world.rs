@@ -9,7 +9,9 @@ use std::time::Duration;
 use onceward::event::{Answer, Decision, Event, Moment, Refusal, Step, Write};
 use onceward::fingerprint::Comparison;
 use onceward::store::Version;
-use onceward::{Fence, Observation, OperationId, Outcome, Record, RecordId, State, Timestamp};
+use onceward::{
+    Fence, OperationId, Outcome, Record, RecordId, Timestamp, engine::Observation, record::State,
+};
 
 use super::plan::Chances;
 use super::rule::{Rule, Violation};

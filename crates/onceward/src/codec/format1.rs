@@ -13,7 +13,7 @@ use crate::outcome::{Evidence, RecoveryPoint, Reply, Verdict};
 use crate::record::{
     Cause, Doubt, Fence, LAPSED, Letter, Naming, Record, RecordFormat, State, Subject, Terms,
 };
-use crate::{Fingerprint, OwnerToken, ProfileId, Timestamp};
+use crate::{Fingerprint, Timestamp, entropy::OwnerToken, fingerprint::ProfileId};
 
 /// The prefix of the last error where the work was done and its answer could not be kept. Versions without causes used it
 /// too.

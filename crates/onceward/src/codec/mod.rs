@@ -28,6 +28,7 @@ const HEADER_BYTES: usize = 5;
 
 /// Why stored bytes are not a record that this version can use.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
 pub enum Unreadable {
     /// A newer Onceward wrote it.
     #[error(

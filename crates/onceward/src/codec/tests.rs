@@ -8,9 +8,13 @@ use super::*;
 use crate::fingerprint::Target;
 use crate::record::LAPSED;
 use crate::{
-    Absence, Cause, Doubt, Entered, Evidence, Extension, Fence, Fingerprint, HistoryEntry, Label,
-    LastFinding, Letter, Naming, OnLapse, OwnerToken, RecoveryPoint, Reply, State, Subject, Terms, Timestamp,
-    Verdict,
+    Fence, Fingerprint, OnLapse, RecoveryPoint, Reply, Terms, Timestamp,
+    entropy::OwnerToken,
+    outcome::{Evidence, Verdict},
+    record::{
+        Absence, Cause, Doubt, Entered, Extension, HistoryEntry, Label, LastFinding, Letter, Naming, State,
+        Subject,
+    },
 };
 
 const ID: RecordId = RecordId::from_bytes(*b"0123456789abcdef");

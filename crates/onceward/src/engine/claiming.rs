@@ -14,7 +14,7 @@ use crate::event::{Answer, Decision, Event, Moment, Refusal, Write};
 use crate::outcome::Outcome;
 use crate::record::Record;
 use crate::time::{Stopwatch, instant};
-use crate::{OwnerToken, RecordId, Timestamp};
+use crate::{RecordId, Timestamp, entropy::OwnerToken};
 
 impl Engine {
     /// Takes a key without doing the work: for callers that execute elsewhere and settle later.

@@ -12,7 +12,7 @@ use super::options::IdentityChange;
 use crate::outcome::Reply;
 use crate::record::{Record, RecordFormat, State, Subject, Terms};
 use crate::store::{Seen, Store, StoreError, Swapped};
-use crate::{Fingerprint, Identity, OwnerToken, RecordId, Timestamp};
+use crate::{Fingerprint, Identity, RecordId, Timestamp, entropy::OwnerToken};
 
 /// A namespace's hash and the verifier of its settings.
 const ENTRY_BYTES: usize = 32;
@@ -24,7 +24,7 @@ const ENTRIES_MAX: usize = 1024;
 /// Engines that start at once each add themselves with a swap; a store that conflicts more often is broken.
 const CONFLICTS_MAX: u32 = 64;
 
-/// An engine that would forget every key.
+/// An engine that would forget every key. Exhaustive, because each case needs another action of the operator.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum IdentityRefused {
     /// This namespace was used with another scope rule or secret.
@@ -68,7 +68,7 @@ pub enum Recognition {
 }
 
 impl Identity {
-    /// Whether a store was used under this identity. Changes nothing, unlike [`Engine::open`](crate::Engine::open).
+    /// Whether a store was used under this identity. Changes nothing, unlike [`EngineBuilder::open`](crate::EngineBuilder::open).
     pub async fn recognised_by(&self, store: &dyn Store) -> Result<Recognition, StoreError> {
         let seen = store.load(RecordId::IDENTITY).await?;
         let Some(stamped) = seen.record else { return Ok(Recognition::New) };

@@ -35,7 +35,7 @@ use crate::outcome::Outcome;
 use crate::record::{Record, State};
 use crate::store::{Stamped, StoreError, Version};
 use crate::time::{Instant, instant, sleep};
-use crate::{OwnerToken, RecordId, Timestamp};
+use crate::{RecordId, Timestamp, entropy::OwnerToken};
 
 /// The first search. It is early, because most answers are lost with a connection, and the next one shows what was written.
 const SEARCH_FIRST: Duration = Duration::from_millis(250);

@@ -44,10 +44,11 @@ pub use self::identity::{IdentityRefused, Recognition};
 pub use self::observe::{Observation, Observer};
 pub use self::operate::{By, Operated, Resolve, Settled};
 pub use self::operation::{Operation, Tenure};
-pub use self::options::{EngineOptions, IdentityChange, Limits, OptionsError, Sweeping};
+pub use self::options::{EngineBuilder, IdentityChange, Limits, OptionsError, Sweeping};
 pub use self::reservation::Reservation;
 pub use self::shared_cache::{CacheError, CacheFuture, SharedCache};
 pub use self::sweep::SweepReport;
+pub use crate::entropy::{EntropyUnavailable, Instance};
 
 use self::apply::Start;
 use self::attach::{LocalExecutions, Pace, Woken};
@@ -62,24 +63,23 @@ pub(crate) use self::pass_through::Entry as PassThroughEntry;
 use self::pass_through::PassThrough;
 use self::shared_cache::SharedCacheClient;
 use crate::claim::Claim;
-use crate::entropy::Instance;
 use crate::event::Refusal;
 use crate::outcome::{Outcome, Reply};
 use crate::store::{Store, StoreError};
 use crate::time::{Clock, instant};
-use crate::{Identity, Key, RecordFormat, RecordId, Scope, Timestamp};
+use crate::{Identity, Key, RecordId, Scope, Timestamp, record::RecordFormat};
 
 /// Makes work happen once. Cheap to clone; all clones are one engine.
 ///
-/// A queue consumer that is handed the same message twice does its work once:
+/// A queue consumer that receives the same message twice does its work once:
 ///
 /// ```
 /// use std::sync::Arc;
-/// use onceward::{Claim, Engine, EngineOptions, Fingerprint, Identity, Key, MemoryStore, Outcome, Ran, Reply, Scope};
+/// use onceward::{Claim, Engine, Fingerprint, Identity, Key, MemoryStore, Outcome, Ran, Reply, Scope};
 ///
 /// # async fn consume() -> Result<(), Box<dyn std::error::Error>> {
-/// let identity = Identity::new("orders", "one scope per queue")?;
-/// let engine = Engine::open(Arc::new(MemoryStore::default()), identity, EngineOptions::new()?).await?;
+/// let identity = Identity::in_namespace("orders").scoped_by("one scope per queue")?;
+/// let engine = Engine::builder(Arc::new(MemoryStore::default())).open(identity).await?;
 ///
 /// for delivery in ["message 7", "message 7"] {
 ///     let claim = Claim::new(Scope::new("queue:orders")?, Key::new("message-7")?, Fingerprint::of_bytes(delivery.as_bytes()));
@@ -89,7 +89,7 @@ use crate::{Identity, Key, RecordFormat, RecordId, Scope, Timestamp};
 ///     }).await?;
 ///     match ran {
 ///         Ran::Executed { reply, .. } | Ran::Replayed { reply, .. } => assert_eq!(reply.body, "shipped"),
-///         // Not done, or nobody knows yet: leave the message in the queue.
+///         // Not done, or not known yet: leave the message in the queue.
 ///         Ran::Refused(_) | Ran::Retryable(_) | Ran::Unknown(_) => {}
 ///     }
 /// }
@@ -104,7 +104,7 @@ use crate::{Identity, Key, RecordFormat, RecordId, Scope, Timestamp};
 ///
 /// ```
 /// use std::sync::Arc;
-/// use onceward::{Claim, Engine, EngineOptions, Fingerprint, Identity, Key, MemoryStore, Outcome, Ran, Refusal, Reply, Scope};
+/// use onceward::{Claim, Engine, Fingerprint, Identity, Key, MemoryStore, Outcome, Ran, Refusal, Reply, Scope};
 ///
 /// async fn receive(engine: &Engine, event_id: &str, body: &'static [u8]) -> Result<u16, Box<dyn std::error::Error>> {
 ///     let claim = Claim::new(Scope::new("psp")?, Key::new(event_id)?, Fingerprint::of_bytes(body)).route("webhook.psp")?;
@@ -121,8 +121,8 @@ use crate::{Identity, Key, RecordFormat, RecordId, Scope, Timestamp};
 /// }
 ///
 /// # async fn example() -> Result<(), Box<dyn std::error::Error>> {
-/// let identity = Identity::new("webhooks", "one scope per sender")?;
-/// let engine = Engine::open(Arc::new(MemoryStore::default()), identity, EngineOptions::new()?).await?;
+/// let identity = Identity::in_namespace("webhooks").scoped_by("one scope per sender")?;
+/// let engine = Engine::builder(Arc::new(MemoryStore::default())).open(identity).await?;
 /// assert_eq!(receive(&engine, "evt_1", b"paid").await?, 204);
 /// assert_eq!(receive(&engine, "evt_1", b"paid").await?, 204);
 /// assert_eq!(receive(&engine, "evt_1", b"refunded").await?, 422);
@@ -167,7 +167,7 @@ enum Stage {
     Stopped,
 }
 
-/// What came of [`Engine::run`].
+/// What came of [`Engine::run`]. Exhaustive, because a caller that overlooks a case may do work twice.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Ran {
     /// The work was done now, and its answer is durable.
@@ -194,6 +194,7 @@ pub enum Ran {
 
 /// Why an engine could not be opened.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
 pub enum OpenError {
     /// An option makes no sense.
     #[error(transparent)]
@@ -201,10 +202,14 @@ pub enum OpenError {
     /// The store is used under another identity, or cannot be read.
     #[error(transparent)]
     Identity(#[from] IdentityRefused),
+    /// The engine could not get a random name.
+    #[error(transparent)]
+    Entropy(#[from] EntropyUnavailable),
 }
 
-/// Why an engine could not say anything about a claim. Nothing was executed, unless the runtime itself was torn down under
-/// running work, which is [`EngineError::Stopping`]; either way the same key is safe to try again.
+/// Why an engine could not decide about a claim. Nothing was executed, unless the runtime itself was torn down under
+/// running work, which is [`EngineError::Stopping`]; either way the same key is safe to try again. Exhaustive, because doors decide
+/// what each means to their callers.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum EngineError {
     /// The store is away, overloaded, or holds what cannot be read.
@@ -281,53 +286,57 @@ impl fmt::Debug for Engine {
     }
 }
 
-impl Engine {
-    /// An engine on a store. Refused where the store was used under another identity.
+impl EngineBuilder {
+    /// Opens the engine. Refused where the store was used under another identity: its keys would be forgotten.
     ///
     /// Must be called within a tokio runtime: sweepers are started there, and end when the last clone is dropped.
-    pub async fn open(
-        store: Arc<dyn Store>,
-        identity: Identity,
-        options: EngineOptions,
-    ) -> Result<Self, OpenError> {
-        options.check()?;
+    pub async fn open(self, identity: Identity) -> Result<Engine, OpenError> {
+        self.check()?;
+        let instance = self.instance.map_or_else(Instance::random, Ok)?;
         let sent = instant();
-        let asked = Asked { change: options.identity_change, format: options.record_format };
-        let Recognised { now, since, format } = identity::verify(&*store, &identity, asked).await?;
-        let limits = options.limits;
+        let asked = Asked { change: self.identity_change, format: self.record_format };
+        let Recognised { now, since, format } = identity::verify(&*self.store, &identity, asked).await?;
+        let limits = self.limits;
         let inner = Inner {
-            store,
+            store: self.store,
             identity,
-            sweeping: options.sweeping,
-            observer: options.observer,
-            local_clock: options.clock.clone(),
-            machine: options.machine,
+            sweeping: self.sweeping,
+            observer: self.observer,
+            local_clock: self.clock.clone(),
+            machine: self.machine,
             record_format: format,
-            store_clock: StoreClock::new(options.clock),
-            cache: Cache::new(limits.cache_bytes, limits.cache_revalidate, options.instance.name()),
-            shared_cache: options
+            store_clock: StoreClock::new(self.clock),
+            cache: Cache::new(limits.cache_bytes, limits.cache_revalidate, instance.name()),
+            shared_cache: self
                 .shared_cache
                 .map(|cache| SharedCacheClient::start(cache, limits.cache_revalidate, since)),
-            running: LocalExecutions::new(options.instance.name()),
+            running: LocalExecutions::new(instance.name()),
             #[cfg(feature = "http")]
-            pass_through: PassThrough::new(options.instance.name()),
+            pass_through: PassThrough::new(instance.name()),
             executions: Arc::new(Semaphore::new(limits.executions.min(Semaphore::MAX_PERMITS))),
             attached: Arc::new(Semaphore::new(limits.attached.min(Semaphore::MAX_PERMITS))),
             lost_claims: LostClaims::new(limits.lost_claims),
             outages: Outages::default(),
             stop: watch::channel(Stage::Open).0,
-            instance: options.instance,
+            instance,
             limits,
         };
         inner.store_clock.saw(now, sent);
         // An engine that is started again under its old name must not take its dead self's claims for its own.
         inner.instance.count_from(now.as_micros());
-        let engine = Self { inner: Arc::new(inner) };
+        let engine = Engine { inner: Arc::new(inner) };
         sweep::start(&engine.inner);
         Ok(engine)
     }
+}
 
-    /// Does `work` once under the claim's key, however often and from wherever it is asked for.
+impl Engine {
+    /// Begins an engine on this store; [`EngineBuilder::open`] takes its [`Identity`].
+    pub fn builder(store: Arc<dyn Store>) -> EngineBuilder {
+        EngineBuilder::new(store)
+    }
+
+    /// Does `work` once under the claim's key, however often and wherever this is called.
     ///
     /// The work is detached from this call: dropping the returned future does not stop it, and a retry gets its answer.
     /// The answer is given only once it is durable. A name given with [`Claim::owner`] is not used here, because the work

@@ -15,7 +15,7 @@ use crate::outcome::{Outcome, RecoveryPoint, Reply};
 use crate::record::{Fence, Record, State};
 use crate::store::{Page, Scan, Seen, Stamped, StoreError, Swapped, Version};
 use crate::time::{Instant, instant};
-use crate::{Key, OwnerToken, RecordId, Scope, Timestamp};
+use crate::{Key, RecordId, Scope, Timestamp, entropy::OwnerToken};
 
 /// The state of an operation after an owner settled it.
 #[derive(Debug, Clone, PartialEq, Eq)]

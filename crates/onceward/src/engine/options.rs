@@ -1,4 +1,4 @@
-//! Every number that an engine goes by, in one place, each with its reason.
+//! The builder of an engine, and every default with its reason.
 
 use std::fmt;
 use std::sync::Arc;
@@ -6,30 +6,33 @@ use std::time::Duration;
 
 use super::observe::Observer;
 use super::shared_cache::SharedCache;
+use crate::entropy::Instance;
 use crate::event::{Event, Expiry, Moment, Step};
 use crate::machine;
 use crate::record::{Record, RecordFormat};
+use crate::store::Store;
 use crate::time::{Clock, SystemClock};
-use crate::{EntropyUnavailable, Instance};
 
 pub(crate) type Machine = Arc<dyn Fn(Option<&Record>, Moment, &Event<'_>) -> Step + Send + Sync>;
 
-/// What an engine is made with.
-pub struct EngineOptions {
-    pub(crate) instance: Instance,
-    pub(crate) limits: Limits,
-    pub(crate) sweeping: Sweeping,
-    pub(crate) identity_change: IdentityChange,
-    pub(crate) observer: Arc<dyn Observer>,
-    pub(crate) clock: Arc<dyn Clock>,
-    pub(crate) machine: Machine,
-    pub(crate) shared_cache: Option<Arc<dyn SharedCache>>,
-    pub(crate) record_format: Option<RecordFormat>,
+/// Opens an engine: see [`Engine::builder`](crate::Engine::builder).
+#[must_use]
+pub struct EngineBuilder {
+    pub(super) store: Arc<dyn Store>,
+    pub(super) instance: Option<Instance>,
+    pub(super) limits: Limits,
+    pub(super) sweeping: Sweeping,
+    pub(super) identity_change: IdentityChange,
+    pub(super) observer: Arc<dyn Observer>,
+    pub(super) clock: Arc<dyn Clock>,
+    pub(super) machine: Machine,
+    pub(super) shared_cache: Option<Arc<dyn SharedCache>>,
+    pub(super) record_format: Option<RecordFormat>,
 }
 
-impl fmt::Debug for EngineOptions {
+impl fmt::Debug for EngineBuilder {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("EngineOptions")
+        f.debug_struct("EngineBuilder")
             .field("instance", &self.instance)
             .field("limits", &self.limits)
             .field("sweeping", &self.sweeping)
@@ -38,16 +41,11 @@ impl fmt::Debug for EngineOptions {
     }
 }
 
-impl EngineOptions {
-    /// The defaults, and a random name for this engine.
-    pub fn new() -> Result<Self, EntropyUnavailable> {
-        Ok(Self::with_instance(Instance::random()?))
-    }
-
-    /// The defaults, and a chosen name. Two engines on one store must never share one.
-    pub fn with_instance(instance: Instance) -> Self {
+impl EngineBuilder {
+    pub(super) fn new(store: Arc<dyn Store>) -> Self {
         Self {
-            instance,
+            store,
+            instance: None,
             limits: Limits::default(),
             sweeping: Sweeping::default(),
             identity_change: IdentityChange::Refuse,
@@ -59,13 +57,19 @@ impl EngineOptions {
         }
     }
 
+    /// Names this engine, which otherwise gets a random name. Two engines on one store must never share a name.
+    pub fn instance(mut self, instance: Instance) -> Self {
+        self.instance = Some(instance);
+        self
+    }
+
     /// Sets how much is held at once, and for how long.
     pub fn limits(mut self, limits: Limits) -> Self {
         self.limits = limits;
         self
     }
 
-    /// Sets how lapsed leases and expired records are looked for.
+    /// Sets how often lapsed leases and expired records are looked for.
     pub fn sweeping(mut self, sweeping: Sweeping) -> Self {
         self.sweeping = sweeping;
         self
@@ -77,7 +81,7 @@ impl EngineOptions {
         self
     }
 
-    /// Sets who hears of what the engine does.
+    /// Sets the observer of what the engine does.
     pub fn observer(mut self, observer: Arc<dyn Observer>) -> Self {
         self.observer = observer;
         self
@@ -117,6 +121,7 @@ impl EngineOptions {
 
 /// What happens when the store was made under another namespace, scope rule or secret.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[non_exhaustive]
 pub enum IdentityChange {
     /// The engine does not start: every stored key would be forgotten, and retries would execute again.
     Refuse,
@@ -125,11 +130,17 @@ pub enum IdentityChange {
 }
 
 /// How much is held at once, and for how long.
+///
+/// ```
+/// let limits = onceward::Limits::default().executions(500);
+/// assert_eq!(limits.executions, 500);
+/// ```
 #[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct Limits {
     /// Executions at once. Each holds a task, a lease and a caller's answer; beyond, claims are shed before they claim.
     pub executions: usize,
-    /// Callers that wait for somebody else's execution at once.
+    /// Callers that wait for another caller's execution at once.
     pub attached: usize,
     /// Claims whose answer was lost that are remembered, to be found and given back. Beyond, one that was written lapses
     /// into an unknown outcome although nothing was executed, which [`Observation::LostClaimDropped`] tells.
@@ -174,14 +185,15 @@ impl Default for Limits {
     }
 }
 
-/// How lapsed leases and expired records are looked for.
+/// How often lapsed leases and expired records are looked for.
 #[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct Sweeping {
     /// How often lapsed leases are looked for; a retry that meets one does not wait for it.
     pub leases_every: Duration,
     /// How often expired records are looked for; a claim that meets one does not wait for it.
     pub expired_every: Duration,
-    /// Records looked at in one go. Small, so that a claim never waits behind a long deletion.
+    /// Records read in one go. Small, so that a claim never waits behind a long deletion.
     pub batch: usize,
     /// The pause between two full batches, which leaves the store to the claims.
     pub pause: Duration,
@@ -201,8 +213,9 @@ impl Default for Sweeping {
     }
 }
 
-/// An engine's options that make no sense.
+/// Options of an engine that make no sense.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
 pub enum OptionsError {
     /// A count that would let nothing through.
     #[error("{setting} = 0 would let nothing through: it must be at least 1")]
@@ -225,9 +238,32 @@ impl Limits {
     pub const MIN_PAUSE: Duration = Duration::from_millis(1);
     /// A month: anything longer is a mistake in the unit.
     pub const MAX_PATIENCE: Duration = Duration::from_secs(31 * 24 * 60 * 60);
+
+    setters! {
+        executions: usize,
+        attached: usize,
+        lost_claims: usize,
+        cache_bytes: u64,
+        cache_revalidate: Duration,
+        reply_bytes: usize,
+        claim_patience: Duration,
+        settle_patience: Duration,
+        settle_give_up: Duration,
+        linger: Duration,
+    }
 }
 
-impl EngineOptions {
+impl Sweeping {
+    setters! {
+        leases_every: Duration,
+        expired_every: Duration,
+        batch: usize,
+        pause: Duration,
+        expiry: Expiry,
+    }
+}
+
+impl EngineBuilder {
     pub(super) fn check(&self) -> Result<(), OptionsError> {
         let (limits, sweeping) = (&self.limits, &self.sweeping);
         for (setting, value) in [

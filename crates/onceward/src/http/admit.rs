@@ -15,7 +15,7 @@ use super::policy::{Flavor, InProgress, KeyRule, Mode, Policy};
 use super::problem::{KeyFault, Problem};
 use super::routes::Found;
 use super::wellknown::{PAGE, STATUS};
-use crate::{Key, Observation, RecordId, Scope};
+use crate::{Key, RecordId, Scope, engine::Observation};
 
 /// What is to be done with a request.
 #[derive(Debug)]

@@ -121,7 +121,7 @@ mod tests {
         for word in words {
             headers.append(OUTCOME, word.parse().unwrap());
         }
-        Class::of(&Policy::default(), StatusCode::from_u16(status).unwrap(), &headers)
+        Class::of(&Policy::new(), StatusCode::from_u16(status).unwrap(), &headers)
     }
 
     #[test]

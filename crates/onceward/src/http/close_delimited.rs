@@ -14,6 +14,7 @@ use super::list_header::members;
 /// How to treat an answer that ends with its connection.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize), serde(rename_all = "snake_case"))]
+#[non_exhaustive]
 pub enum CloseDelimited {
     /// As whole if its body is one JSON object or array with nothing after it, because a part of one is not. Otherwise its
     /// outcome is unknown. A `Content-Type` must not name another format: in a sequence of JSON texts, the first line is a

@@ -21,10 +21,11 @@ use super::policy::InProgress;
 use super::problem::{AnswerFault, Problem};
 use super::unprotected::{Envelope, send_unprotected};
 use super::{operation_headers, reply};
+use crate::claim::RequestLine;
 use crate::engine::WorkValue;
 use crate::fingerprint::{Headers, Parts};
 use crate::time::sleep;
-use crate::{Claim, Observation, Ran, RecordId};
+use crate::{Claim, Ran, RecordId, engine::Observation};
 
 /// What handling one keyed request needs besides the request's head and body.
 pub(super) struct Exchange<C> {
@@ -147,7 +148,9 @@ impl<C> Exchange<C> {
             body: &body.data,
         });
         let claim = policy.claim((scope.clone(), key.clone()), fingerprint, route, *attach);
-        let claim = claim.map(|claim| claim.request_line(parts.method.as_str(), parts.uri.path()));
+        let claim = claim.map(|claim| {
+            claim.request_line(RequestLine { method: parts.method.as_str(), path: parts.uri.path() })
+        });
         // `Routes` made a claim with the same settings when it checked the policy.
         let refused = |error: &crate::claim::ClaimError| {
             tracing::error!(

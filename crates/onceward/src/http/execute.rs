@@ -16,7 +16,7 @@ use super::suspicion::is_suspicious;
 use super::unprotected::Envelope;
 use super::{operation_headers, reply};
 use crate::time::sleep;
-use crate::{Observation, Operation, OperationId, Outcome};
+use crate::{Operation, OperationId, Outcome, engine::Observation};
 
 /// Why nothing was sent where the service did not become ready in time.
 const NOT_READY: &str = "the service was not ready in time, and was not called";

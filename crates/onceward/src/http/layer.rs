@@ -35,7 +35,7 @@ pub(super) struct LayerState {
     pub advice: Arc<Advice>,
 }
 
-/// Enough for the largest default body over a slow mobile line, and an end for whoever sends a byte now and then.
+/// Enough for the largest default body over a slow mobile line, and an end for a client that sends a byte now and then.
 const BODY_PATIENCE: Duration = Duration::from_secs(60);
 
 /// A problem with its headers and the longest base URL takes less than this.
@@ -43,6 +43,7 @@ const PROBLEM_BYTES: usize = 2048;
 
 /// A layer that cannot be made.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
 pub enum LayerError {
     /// An answer that the layer accepts could not be stored.
     #[error(
@@ -58,7 +59,7 @@ pub enum LayerError {
     },
     /// Targets hashed under another secret would make every retry another request once that secret changes.
     #[error(
-        "the fingerprint of the route {route:?} is not keyed with the engine's secret: give `Routes::keyed_by` the secret that `Identity::with_secret` was given, or neither"
+        "the fingerprint of the route {route:?} is keyed with another secret than the engine's: leave it without one, and the layer keys it with the secret of `Identity::with_secret`"
     )]
     FingerprintSecret {
         /// Whose setting.
@@ -66,7 +67,7 @@ pub enum LayerError {
     },
     /// Keys would be scoped by one rule while the store vouches for another.
     #[error(
-        "the layer scopes keys by {layer:?}, but the engine's identity says {engine:?}: give `Identity::new` the text of the layer's rules"
+        "the layer scopes keys by {layer:?}, but the engine's identity by {engine:?}: give `scoped_by` of the identity the layer's rules"
     )]
     Scope {
         /// The layer's rules.
@@ -108,7 +109,8 @@ pub enum LayerError {
 }
 
 impl IdempotencyLayer {
-    /// A layer on an engine whose [`Identity`](crate::Identity) was given the text of the same rules.
+    /// A layer on an engine whose [`Identity`](crate::Identity) is scoped by the same rules. Fingerprints are keyed with the engine's
+    /// secret, if it has one.
     pub fn new(engine: Engine, scope: ScopeRules, routes: Routes) -> Result<Self, LayerError> {
         let limit = engine.limits().reply_bytes;
         if limit < PROBLEM_BYTES {
@@ -118,6 +120,10 @@ impl IdempotencyLayer {
         if rules != identity {
             return Err(LayerError::Scope { layer: rules, engine: identity.to_owned() });
         }
+        let routes = match engine.secret() {
+            Some(secret) => routes.keyed_by(secret),
+            None => routes,
+        };
         for (route, _, policy) in routes.policies() {
             if !policy.fingerprint.is_keyed_by(engine.secret()) {
                 return Err(LayerError::FingerprintSecret { route: route.to_owned() });

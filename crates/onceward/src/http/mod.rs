@@ -8,11 +8,11 @@
 //! 4. The first route that matches has the request's [`Policy`]. A method that it does not list, and a request without a
 //!    key where none is required, pass through untouched and unbuffered.
 //!    So does every request on a route in [`Mode::Observe`], which is counted on its way.
-//! 5. The key is read, then the scope: what is missing or malformed is refused, before any look at the store.
+//! 5. The key is read, then the scope: what is missing or malformed is refused before the store is asked.
 //! 6. The body is read whole, within limits of size, room and time: its fingerprint tells whether a retry is the same request.
 //! 7. The engine claims the key. From here on everything is detached: a client that goes away stops nothing.
 //! 8. Refused: the client gets a problem that says what to do next. Replayed: it gets the first answer.
-//! 9. Executed: the inner service is called once, with the operation in headers and extensions, and asked for an answer
+//! 9. Executed: the inner service is called once, with the [`Operation`](crate::Operation) in headers and extensions, and asked for an answer
 //!    without a content coding. Its answer is read whole, up to a limit, and [classified](Class): completed, retryable or
 //!    unknown.
 //! 10. The outcome is stored. Only when that is durable does the first byte go to the client.
@@ -25,7 +25,7 @@
 //! use axum::{Router, body::Body, routing::post};
 //! use http::Request;
 //! use onceward::http::{IdempotencyLayer, Policy, Routes, ScopeRules};
-//! use onceward::{Engine, EngineOptions, Identity, MemoryStore};
+//! use onceward::{Engine, Identity, MemoryStore};
 //! use tower::ServiceExt as _;
 //!
 //! static CHARGES: AtomicU32 = AtomicU32::new(0);
@@ -36,9 +36,9 @@
 //!
 //! # async fn example() -> Result<(), Box<dyn std::error::Error>> {
 //! let scope = ScopeRules::parse(["authorization"])?;
-//! let identity = Identity::new("payments", &scope.to_string())?;
-//! let engine = Engine::open(Arc::new(MemoryStore::default()), identity, EngineOptions::new()?).await?;
-//! let layer = IdempotencyLayer::new(engine, scope, Routes::new(Policy::default())?)?;
+//! let identity = Identity::in_namespace("payments").scoped_by(&scope)?;
+//! let engine = Engine::builder(Arc::new(MemoryStore::default())).open(identity).await?;
+//! let layer = IdempotencyLayer::new(engine, scope, Routes::new(Policy::new())?)?;
 //!
 //! let app = Router::new().route("/charges", post(charge)).layer(layer);
 //!
@@ -67,6 +67,8 @@ mod credential;
 mod encoding;
 mod exchange;
 mod execute;
+#[cfg(feature = "axum")]
+mod extract;
 mod future;
 mod handled;
 mod layer;
@@ -90,6 +92,8 @@ mod wellknown;
 pub use self::body::Body;
 pub use self::classify::{Class, Failure, OnError, Unsure};
 pub use self::close_delimited::{CloseDelimited, EndsWithConnection};
+#[cfg(feature = "axum")]
+pub use self::extract::NoOperation;
 pub use self::future::ResponseFuture;
 pub use self::handled::{Disposition, Handled};
 pub use self::layer::{IdempotencyLayer, LayerError};

@@ -8,15 +8,17 @@ use super::close_delimited::CloseDelimited;
 use super::method::has_lower_case;
 use crate::claim::{check_attach, check_route, check_timeout};
 use crate::record::Terms;
-use crate::{Claim, ClaimError, Fingerprint, Key, OnLapse, Profile, Scope, Syntax};
+use crate::{Claim, Fingerprint, Key, OnLapse, Profile, Scope, claim::ClaimError, key::Syntax};
 
-/// How requests on a route are treated. Fill in what differs from the defaults:
+/// How requests on a route are treated. Set what differs from the defaults; [`Routes`](super::Routes) checks the whole.
 ///
 /// ```
+/// use std::time::Duration;
 /// use onceward::http::{KeyRule, Policy};
-/// let payments = Policy { key: KeyRule::Required, retention: std::time::Duration::from_secs(7 * 86_400), ..Policy::default() };
+/// let payments = Policy::new().key(KeyRule::Required).retention(Duration::from_secs(7 * 86_400));
 /// ```
 #[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct Policy {
     /// Whether the route is protected, or only observed.
     pub mode: Mode,
@@ -30,13 +32,13 @@ pub struct Policy {
     pub min_key_length: usize,
     /// Whose statuses and headers refusals and replays have.
     pub flavor: Flavor,
-    /// What a retry is told while the first request is still being executed.
+    /// How a retry is answered while the first request is still being executed.
     pub in_progress: InProgress,
-    /// How long a caller may wait for somebody else's execution: always with [`InProgress::Wait`], else if it asks to.
+    /// How long a caller may wait for another caller's execution: always with [`InProgress::Wait`], else on its request.
     pub wait: Duration,
     /// After this long the outcome counts as unknown. What the work still brings is accepted.
     pub timeout: Duration,
-    /// After this long the client is told that the work goes on. Counts only where it is shorter than the timeout.
+    /// After this long the client is answered that the work goes on. Counts only where it is shorter than the timeout.
     pub respond_within: Duration,
     /// How long a tenure lasts without being renewed.
     pub lease: Duration,
@@ -50,7 +52,7 @@ pub struct Policy {
     pub store_down: StoreDown,
     /// Statuses that prove that nothing was done, 400 to 599.
     pub retryable: Vec<u16>,
-    /// Statuses after which nobody can be sure.
+    /// Statuses after which the outcome is unknown.
     pub unknown: Vec<u16>,
     /// Bytes of a keyed request's body. It is held in memory until it is answered.
     pub max_request_body: usize,
@@ -70,6 +72,7 @@ pub struct Policy {
 /// Whether a route is protected, or only observed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize), serde(rename_all = "snake_case"))]
+#[non_exhaustive]
 pub enum Mode {
     /// It is protected.
     #[default]
@@ -81,6 +84,7 @@ pub enum Mode {
 /// Whether a request must bring a key.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize), serde(rename_all = "snake_case"))]
+#[non_exhaustive]
 pub enum KeyRule {
     /// Without one it is refused.
     Required,
@@ -92,6 +96,7 @@ pub enum KeyRule {
 /// Whose statuses and headers refusals and replays have.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize), serde(rename_all = "snake_case"))]
+#[non_exhaustive]
 pub enum Flavor {
     /// The IETF draft's.
     #[default]
@@ -100,9 +105,10 @@ pub enum Flavor {
     Stripe,
 }
 
-/// What a retry is told while the first request is still being executed.
+/// How a retry is answered while the first request is still being executed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize), serde(rename_all = "snake_case"))]
+#[non_exhaustive]
 pub enum InProgress {
     /// 409, at once unless the caller asks to wait.
     #[default]
@@ -116,6 +122,7 @@ pub enum InProgress {
 /// What happens to keyed requests while the store is away.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize), serde(rename_all = "snake_case"))]
+#[non_exhaustive]
 pub enum StoreDown {
     /// 503: nothing is done that could not be remembered.
     #[default]
@@ -128,6 +135,7 @@ pub enum StoreDown {
 /// Whether `Set-Cookie` is stored and replayed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize), serde(rename_all = "snake_case"))]
+#[non_exhaustive]
 pub enum SetCookie {
     /// Only the first caller gets it: a stored cookie is a session that outlives its log-out.
     #[default]
@@ -138,6 +146,7 @@ pub enum SetCookie {
 
 /// A policy that makes no sense.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
 pub enum PolicyError {
     /// A time is out of range.
     #[error(transparent)]
@@ -162,7 +171,15 @@ pub enum PolicyError {
         /// What it was.
         found: usize,
     },
-    /// Nobody could be answered in time.
+    /// Waiting would end before another execution could.
+    #[error(
+        "in_progress = wait with wait = {wait:?} waits for nothing: choose at least a second, or in_progress = conflict"
+    )]
+    Wait {
+        /// What it was.
+        wait: Duration,
+    },
+    /// No client could be answered in time.
     #[error("respond_within = 0 would answer nobody: choose at least a second")]
     RespondWithin,
     /// Unprotected writes where a key is demanded would break the promise made by demanding it.
@@ -175,11 +192,14 @@ impl Policy {
     pub const MAX_BODY: usize = 1 << 20;
     /// Rejected or throttled before anything was done.
     pub const RETRYABLE: [u16; 3] = [401, 425, 429];
-    /// Said by whatever stands in front of the service, which cannot know what the service did.
+    /// From an intermediary in front of the service, which cannot know what the service did.
     pub const UNKNOWN: [u16; 3] = [502, 503, 504];
 
-    /// The defaults, under another fingerprint.
-    pub fn with_fingerprint(fingerprint: Profile) -> Self {
+    /// Below this a route that waits would refuse nearly every retry all the same.
+    pub const MIN_WAIT: Duration = Duration::from_secs(1);
+
+    /// The defaults.
+    pub fn new() -> Self {
         let terms = Terms::default();
         Self {
             mode: Mode::default(),
@@ -202,10 +222,39 @@ impl Policy {
             max_request_body: Self::MAX_BODY,
             max_response_body: Self::MAX_BODY,
             close_delimited: CloseDelimited::default(),
-            fingerprint,
+            fingerprint: Profile::default(),
             response_version: 1,
             set_cookie: SetCookie::default(),
         }
+    }
+
+    setters! {
+        mode: Mode,
+        key: KeyRule,
+        syntax: Syntax,
+        min_key_length: usize,
+        flavor: Flavor,
+        in_progress: InProgress,
+        wait: Duration,
+        timeout: Duration,
+        respond_within: Duration,
+        lease: Duration,
+        on_lapse: OnLapse,
+        retention: Duration,
+        grace: Duration,
+        store_down: StoreDown,
+        max_request_body: usize,
+        max_response_body: usize,
+        close_delimited: CloseDelimited,
+        fingerprint: Profile,
+        response_version: u32,
+        set_cookie: SetCookie,
+    }
+
+    list_setters! {
+        methods: Vec<Method>,
+        retryable: Vec<u16>,
+        unknown: Vec<u16>,
     }
 
     pub(super) fn terms(&self) -> Terms {
@@ -236,6 +285,9 @@ impl Policy {
         if !(1..=Key::MAX_BYTES).contains(&self.min_key_length) {
             return Err(PolicyError::MinKeyLength { found: self.min_key_length });
         }
+        if self.in_progress == InProgress::Wait && self.wait < Self::MIN_WAIT {
+            return Err(PolicyError::Wait { wait: self.wait });
+        }
         if self.respond_within.is_zero() {
             return Err(PolicyError::RespondWithin);
         }
@@ -264,6 +316,6 @@ impl Policy {
 
 impl Default for Policy {
     fn default() -> Self {
-        Self::with_fingerprint(Profile::default())
+        Self::new()
     }
 }

@@ -15,7 +15,7 @@ use super::scope::ScopeMissing;
 use super::wellknown::Links;
 use crate::fingerprint::Difference;
 use crate::record::Letter;
-use crate::{KeyError, Refusal};
+use crate::{Refusal, key::KeyError};
 
 /// Why a client does not get the answer to its request.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -96,6 +96,7 @@ pub enum Problem {
 
 /// What is wrong with a key.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
 pub enum KeyFault {
     /// It is malformed.
     #[error(transparent)]
@@ -118,6 +119,7 @@ pub enum AnswerFault {
 
 /// What a client should do next.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[non_exhaustive]
 pub enum NextAction {
     /// Send something else: this request can never succeed.
     FixRequest,
@@ -476,7 +478,8 @@ impl Problem {
             members.insert("upstream_status".to_owned(), status.as_u16().into());
         }
         let problem =
-            ProblemJson { status: details.status, title: details.title, detail: details.detail, members }.response();
+            ProblemJson { status: details.status, title: details.title, detail: details.detail, members }
+                .response();
         let mut response = problem.map(WholeBody::from);
         let headers = response.headers_mut();
         headers.insert(LINK, links.described_by());

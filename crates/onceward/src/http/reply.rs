@@ -190,7 +190,7 @@ mod tests {
     fn an_answer_that_waits_to_be_stored_is_in_memory_once() {
         let received = Bytes::from(b"paid".repeat(1000));
         let (parts, body) = Response::new(WholeBody::from(received.clone())).into_parts();
-        let (reply, first) = divide(&Policy::default(), parts, body);
+        let (reply, first) = divide(&Policy::new(), parts, body);
         assert_eq!(first.body().data, received);
         assert_eq!(first.body().data.as_ptr(), reply.body.as_ptr());
         assert!(received.is_unique(), "the connection's buffer is still referenced");

@@ -22,8 +22,8 @@ use crate::Secret;
 ///
 /// ```
 /// use onceward::http::{KeyRule, Policy, Routes};
-/// let required = Policy { key: KeyRule::Required, ..Policy::default() };
-/// let routes = Routes::new(Policy::default())?
+/// let required = Policy::new().key(KeyRule::Required);
+/// let routes = Routes::new(Policy::new())?
 ///     .route("POST /payments", required.clone())?
 ///     .route("PUT /accounts/{id}/limits/*", required)?
 ///     .unprotected("POST /events")?;
@@ -107,6 +107,7 @@ enum Tail {
 
 /// A route that makes no sense.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
 pub enum RoutesError {
     /// The pattern cannot be read.
     #[error("the route {pattern:?} {rule}: write it like \"POST /payments/{{id}}/*\"")]
@@ -157,10 +158,11 @@ impl Routes {
         Ok(self)
     }
 
-    /// Keys the fingerprints of every route with the engine's secret, where that is known only after the routes were made.
-    pub fn keyed_by(mut self, secret: &Secret) -> Self {
-        let policies = self.routes.iter_mut().filter_map(|route| route.policy.as_mut());
-        for policy in policies.chain([&mut self.default]) {
+    /// Keys the fingerprints that are not keyed yet.
+    pub(super) fn keyed_by(mut self, secret: &Secret) -> Self {
+        let policies =
+            self.routes.iter_mut().filter_map(|route| route.policy.as_mut()).chain([&mut self.default]);
+        for policy in policies.filter(|policy| policy.fingerprint.is_keyed_by(None)) {
             let policy = Arc::make_mut(policy);
             policy.fingerprint = policy.fingerprint.keyed_by(secret);
         }
@@ -351,13 +353,13 @@ mod tests {
 
     #[test]
     fn the_first_match_wins_and_the_rest_is_under_the_default() {
-        let routes = Routes::new(Policy::default())
+        let routes = Routes::new(Policy::new())
             .unwrap()
             .unprotected("POST /payments/stream")
             .unwrap()
-            .route("POST /payments/{id}", Policy::default())
+            .route("POST /payments/{id}", Policy::new())
             .unwrap()
-            .route("PUT /files/*", Policy::default())
+            .route("PUT /files/*", Policy::new())
             .unwrap();
         for (method, path, expected) in [
             (Method::POST, "/payments/stream", None),
@@ -376,12 +378,12 @@ mod tests {
 
     #[test]
     fn no_spelling_of_a_path_slips_past_a_route_that_requires_a_key() {
-        let required = Policy { key: KeyRule::Required, ..Policy::default() };
-        let routes = Routes::new(Policy::default())
+        let required = Policy::new().key(KeyRule::Required);
+        let routes = Routes::new(Policy::new())
             .unwrap()
             .unprotected("POST /events/*")
             .unwrap()
-            .route("POST /drafts", Policy::default())
+            .route("POST /drafts", Policy::new())
             .unwrap()
             .route("POST /payments", required.clone())
             .unwrap()
@@ -389,7 +391,7 @@ mod tests {
             .unwrap()
             .route("POST /vault/*", required.clone())
             .unwrap()
-            .route("POST /refunds/{id}", Policy::default())
+            .route("POST /refunds/{id}", Policy::new())
             .unwrap()
             .route("POST /refunds/{id}/", required)
             .unwrap();
@@ -440,8 +442,8 @@ mod tests {
 
     #[test]
     fn a_lenient_route_for_many_paths_hides_no_strict_one_that_differs_in_case() {
-        let required = Policy { key: KeyRule::Required, ..Policy::default() };
-        let routes = Routes::new(Policy::default()).unwrap().route("POST /payments", required).unwrap();
+        let required = Policy::new().key(KeyRule::Required);
+        let routes = Routes::new(Policy::new()).unwrap().route("POST /payments", required).unwrap();
         let routes = routes.unprotected("POST /Payments").unwrap().unprotected("POST /*").unwrap();
         assert_eq!(found(&routes, &Method::POST, "/PAYMENTS").as_deref(), Some("POST /payments"));
         // The operator has named this one.
@@ -465,28 +467,26 @@ mod tests {
             "POST /payments/<id>/refunds",
             "/:tenant/*",
         ] {
-            let error = Routes::new(Policy::default()).unwrap().unprotected(pattern).unwrap_err();
+            let error = Routes::new(Policy::new()).unwrap().unprotected(pattern).unwrap_err();
             assert!(error.to_string().contains("POST /payments"), "{error}");
         }
     }
 
     #[test]
     fn a_policy_that_makes_no_sense_is_refused_when_the_table_is_made() {
+        let short = std::time::Duration::from_millis(999);
         let nonsense = [
-            Policy { min_key_length: 0, ..Policy::default() },
-            Policy { min_key_length: 256, ..Policy::default() },
-            Policy { lease: std::time::Duration::ZERO, ..Policy::default() },
-            Policy { respond_within: std::time::Duration::ZERO, ..Policy::default() },
-            Policy { retryable: vec![503], ..Policy::default() },
-            Policy { retryable: vec![100], ..Policy::default() },
-            Policy { retryable: vec![201, 429], ..Policy::default() },
-            Policy { retryable: vec![307], ..Policy::default() },
-            Policy { methods: vec![Method::POST, "patch".parse().unwrap()], ..Policy::default() },
-            Policy {
-                key: crate::http::KeyRule::Required,
-                store_down: crate::http::StoreDown::Pass,
-                ..Policy::default()
-            },
+            Policy::new().in_progress(crate::http::InProgress::Wait).wait(short),
+            Policy::new().min_key_length(0),
+            Policy::new().min_key_length(256),
+            Policy::new().lease(std::time::Duration::ZERO),
+            Policy::new().respond_within(std::time::Duration::ZERO),
+            Policy::new().retryable([503]),
+            Policy::new().retryable([100]),
+            Policy::new().retryable([201, 429]),
+            Policy::new().retryable([307]),
+            Policy::new().methods([Method::POST, "patch".parse().unwrap()]),
+            Policy::new().key(crate::http::KeyRule::Required).store_down(crate::http::StoreDown::Pass),
         ];
         for policy in nonsense {
             assert!(Routes::new(policy.clone()).is_err(), "{policy:?}");

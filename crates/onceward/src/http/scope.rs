@@ -51,6 +51,7 @@ pub enum ScopeRule {
 
 /// A rule that cannot be used.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
 pub enum ScopeRuleError {
     /// There is no rule.
     #[error("the scope is empty: name what makes a tenant, such as \"authorization\" or \"header:X-Tenant\"")]
@@ -123,6 +124,7 @@ pub enum ScopeRuleError {
 
 /// Why a request has no scope. It names the missing part, and never repeats the value that was sent.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
 pub enum ScopeMissing {
     /// A part is not there.
     #[error("the request has no usable {part} header, which says whose key this is")]

@@ -21,7 +21,7 @@ use super::classify::{Class, Failure, OnError};
 use super::exchange::Exchange;
 use super::policy::Policy;
 use super::suspicion::is_suspicious;
-use crate::{Observation, Outcome, Reply};
+use crate::{Outcome, Reply, engine::Observation};
 
 /// Sends the outcome of an observed request to the task that settles its shadow.
 pub(super) struct Shadow<C> {

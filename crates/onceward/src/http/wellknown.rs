@@ -12,7 +12,7 @@ use super::list_header::members;
 use super::percent::percent_encode;
 use super::policy::{Flavor, InProgress, KeyRule, Mode, Policy, SetCookie, StoreDown};
 use super::routes::Routes;
-use crate::{Key, Record, State, Syntax, Timestamp};
+use crate::{Key, Record, Timestamp, key::Syntax, record::State};
 
 /// Where the policy is published.
 pub(super) const PAGE: &str = "/.well-known/idempotency";

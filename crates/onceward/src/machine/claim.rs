@@ -7,7 +7,7 @@ use crate::event::{Answer, Decision, Moment, Notice, Refusal, Step, Write, keep,
 use crate::fingerprint::Comparison;
 use crate::outcome::{Evidence, RecoveryPoint, Unsure};
 use crate::record::{Cause, Doubt, Fence, LAPSED, Letter, Record, RecordFormat, State};
-use crate::{OwnerToken, Timestamp};
+use crate::{Timestamp, entropy::OwnerToken};
 
 /// Who claims, and how a new record is made for them.
 pub(super) struct Claimant<'a> {

@@ -6,7 +6,7 @@ use super::claim::take_over_lapsed;
 use crate::event::{Answer, Decision, Expiry, Moment, Notice, Step, Write, keep, put};
 use crate::outcome::Unsure;
 use crate::record::{Cause, LAPSED, Letter, OnLapse, Record, State};
-use crate::{OwnerToken, Timestamp};
+use crate::{Timestamp, entropy::OwnerToken};
 
 pub(super) fn expired(record: &Record, at: Moment, after: Duration) -> Step {
     let sooner = |expires_at: Timestamp| expires_at.min(at.now.after(after));

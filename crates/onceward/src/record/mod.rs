@@ -16,7 +16,7 @@ pub use self::parts::{
 };
 use crate::outcome::{Evidence, RecoveryPoint, Verdict};
 use crate::scope::SHADOW;
-use crate::{Fingerprint, OperationId, OwnerToken, RecordId, Timestamp};
+use crate::{Fingerprint, OperationId, RecordId, Timestamp, entropy::OwnerToken};
 
 /// The error of an operation whose lease lapsed. Records of format 1 encode doubt as this text, so it never changes.
 pub(crate) const LAPSED: &str = "the lease lapsed";

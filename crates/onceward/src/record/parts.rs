@@ -243,6 +243,7 @@ pub struct HistoryEntry {
 
 /// A value of the request that is kept for operators. Its debug form hides it: it can be personal.
 #[derive(Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[non_exhaustive]
 pub enum Label {
     /// Readable.
     Plain(String),

@@ -8,7 +8,7 @@ use crate::claim::Claim;
 use crate::event::{Moment, Refusal};
 use crate::fingerprint::Comparison;
 use crate::outcome::Reply;
-use crate::{OwnerToken, Timestamp};
+use crate::{Timestamp, entropy::OwnerToken};
 
 /// A retry sooner than this would only meet the same refusal.
 const RETRY_AFTER_MIN: Duration = Duration::from_secs(1);

@@ -7,7 +7,7 @@ use super::{Cause, Doubt, Fence, Letter, Naming, Record, RecordFormat, State, Su
 use crate::claim::Claim;
 use crate::event::{Moment, Resolution};
 use crate::outcome::{Evidence, Reply, Unsure, Verdict};
-use crate::{Fingerprint, OwnerToken, ProfileId, Timestamp};
+use crate::{Fingerprint, Timestamp, entropy::OwnerToken, fingerprint::ProfileId};
 
 /// Short, because a key is executed whether its retryable failure is still recorded or not.
 const RETRYABLE_RETENTION_MAX: Duration = Duration::from_secs(60 * 60);

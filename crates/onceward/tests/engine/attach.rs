@@ -6,7 +6,7 @@ use std::time::Duration;
 use onceward::{Engine, MemoryStore, Outcome, Ran, Refusal, Reply};
 use tokio::sync::oneshot;
 
-use super::{HeldWork, Ledger, SECOND, claim, clock, engine, identity_of_tests, options};
+use super::{HeldWork, Ledger, SECOND, builder, claim, clock, engine, identity_of_tests};
 
 async fn start(engine: &Engine, ledger: &Ledger) -> oneshot::Sender<()> {
     let (engine, ledger) = (engine.clone(), ledger.clone());
@@ -37,15 +37,15 @@ async fn a_hundred_attached_callers_are_woken_at_once_by_one_execution() {
             tokio::spawn(async move { engine.run(claim, async |_| panic!("must not execute")).await })
         })
         .collect();
-    onceward::time::sleep(SECOND * 3).await;
-    let before = onceward::time::instant();
+    onceward::plumbing::time::sleep(SECOND * 3).await;
+    let before = onceward::plumbing::time::instant();
     go.send(()).unwrap();
     for caller in waiting {
         let ran = caller.await.unwrap().unwrap();
         assert!(matches!(ran, Ran::Replayed { .. }), "{ran:?}");
     }
     // Paused time moves only while all tasks wait for it, so none did.
-    assert_eq!(onceward::time::instant(), before);
+    assert_eq!(onceward::plumbing::time::instant(), before);
     assert_eq!(ledger.count(), 1);
 }
 
@@ -53,11 +53,11 @@ async fn a_hundred_attached_callers_are_woken_at_once_by_one_execution() {
 async fn waiting_is_bounded_and_ends_in_a_refusal() {
     let (engine, _, _) = engine().await;
     let go = start(&engine, &Ledger::default()).await;
-    let before = onceward::time::instant();
+    let before = onceward::plumbing::time::instant();
     let claim = claim().attach(SECOND * 2).unwrap();
     let ran = engine.run(claim, async |_| panic!("must not execute")).await.unwrap();
     assert!(matches!(ran, Ran::Refused(Refusal::InProgress { .. })), "{ran:?}");
-    assert_eq!(onceward::time::instant().duration_since(before), SECOND * 2);
+    assert_eq!(onceward::plumbing::time::instant().duration_since(before), SECOND * 2);
     drop(go);
 }
 
@@ -65,19 +65,19 @@ async fn waiting_is_bounded_and_ends_in_a_refusal() {
 async fn an_execution_in_another_process_is_noticed_by_polling() {
     let clock = clock();
     let store = Arc::new(MemoryStore::with_clock(clock));
-    let here = Engine::open(store.clone(), identity_of_tests(), options(1)).await.unwrap();
-    let there = Engine::open(store, identity_of_tests(), options(2)).await.unwrap();
+    let here = builder(store.clone(), 1).open(identity_of_tests()).await.unwrap();
+    let there = builder(store, 2).open(identity_of_tests()).await.unwrap();
     let ledger = Ledger::default();
     let go = start(&there, &ledger).await;
     let waiting = tokio::spawn(async move {
         let claim = claim().attach(SECOND * 30).unwrap();
         here.run(claim, async |_| panic!("must not execute")).await
     });
-    onceward::time::sleep(SECOND * 3).await;
+    onceward::plumbing::time::sleep(SECOND * 3).await;
     go.send(()).unwrap();
-    let before = onceward::time::instant();
+    let before = onceward::plumbing::time::instant();
     assert!(matches!(waiting.await.unwrap().unwrap(), Ran::Replayed { .. }));
-    assert!(onceward::time::instant().duration_since(before) <= Duration::from_millis(500));
+    assert!(onceward::plumbing::time::instant().duration_since(before) <= Duration::from_millis(500));
     assert_eq!(ledger.count(), 1);
 }
 
@@ -93,7 +93,7 @@ async fn when_the_first_is_not_executed_exactly_one_of_the_attached_callers_exec
             tokio::spawn(async move { engine.run(claim, async move |_| worker.execute()).await })
         })
         .collect();
-    onceward::time::sleep(SECOND).await;
+    onceward::plumbing::time::sleep(SECOND).await;
     assert!(matches!(first.end().await, Ran::Retryable(_)));
     for caller in waiting {
         let ran = caller.await.unwrap().unwrap();
@@ -107,7 +107,7 @@ async fn ten_thousand_requests_with_one_key_over_two_engines_execute_once() {
     let store = Arc::new(MemoryStore::default());
     let mut engines = Vec::new();
     for instance in [1, 2] {
-        engines.push(Engine::open(store.clone(), identity_of_tests(), options(instance)).await.unwrap());
+        engines.push(builder(store.clone(), instance).open(identity_of_tests()).await.unwrap());
     }
     let ledger = Ledger::default();
     let callers: Vec<_> = (0..10_000)

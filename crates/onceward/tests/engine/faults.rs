@@ -4,7 +4,11 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use onceward::store::StoreError;
-use onceward::{Cause, EngineError, MemoryStore, Outcome, Ran, Refusal, Reply, Resolve, State};
+use onceward::{
+    EngineError, MemoryStore, Outcome, Ran, Refusal, Reply,
+    engine::Resolve,
+    record::{Cause, State},
+};
 use onceward_testkit::{Fault, FaultyStore, Method};
 
 use super::{Ledger, SECOND, claim, clock, engine, engine_on, id, pay, retry};
@@ -52,7 +56,7 @@ async fn a_claim_that_cannot_be_found_out_is_refused_and_given_back_so_that_the_
     let ran = retry(&engine).await;
     // A caller that would go on without a store must learn that its claim may be in it.
     assert!(matches!(ran, Err(EngineError::Store(StoreError::Ambiguous { .. }))), "{ran:?}");
-    onceward::time::sleep(SECOND * 5).await;
+    onceward::plumbing::time::sleep(SECOND * 5).await;
     let state = engine.load(id()).await.unwrap().unwrap().record.state;
     assert!(matches!(state, State::FailedRetryable { .. }), "{state:?}");
 }
@@ -67,7 +71,7 @@ async fn invariant_02_no_answer_is_given_before_its_settlement_is_durable() {
     assert!(matches!(ran, Ran::Unknown(_)), "{ran:?}");
     assert_eq!(ledger.count(), 1);
     // When the store is back, the outcome is stored after all, and every retry gets it.
-    onceward::time::sleep(Duration::from_secs(120)).await;
+    onceward::plumbing::time::sleep(Duration::from_secs(120)).await;
     let reader = engine_on(store).await;
     let ran = retry(&reader).await.unwrap();
     assert!(matches!(ran, Ran::Replayed { .. }), "{ran:?}");
@@ -138,7 +142,7 @@ async fn a_lapsed_claim_of_a_dead_process_becomes_unknown_by_sweeping_alone() {
     };
     drop((reservation, engine));
     let survivor = engine_on(store).await;
-    onceward::time::sleep(Duration::from_secs(70)).await;
+    onceward::plumbing::time::sleep(Duration::from_secs(70)).await;
     let state = survivor.load(id()).await.unwrap().unwrap().record.state;
     assert!(matches!(state, State::Unknown { .. }), "{state:?}");
 }

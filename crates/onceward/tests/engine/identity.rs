@@ -4,17 +4,18 @@ use std::sync::Arc;
 
 use onceward::store::Store as _;
 use onceward::{
-    Engine, Identity, IdentityChange, IdentityRefused, MemoryStore, OpenError, Recognition, Record,
-    RecordFormat, RecordId, Reply, Secret, State,
+    Engine, Identity, MemoryStore, OpenError, Record, RecordId, Reply, Secret,
+    engine::{IdentityChange, IdentityRefused, Recognition},
+    record::{RecordFormat, State},
 };
 
-use super::options;
+use super::builder;
 
 /// The id under which a store keeps its identity.
 const IDENTITY: RecordId = RecordId::from_bytes([0; 16]);
 
 async fn open(store: &MemoryStore, identity: Identity, change: IdentityChange) -> Result<Engine, OpenError> {
-    Engine::open(Arc::new(store.clone()), identity, options(1).identity_change(change)).await
+    builder(Arc::new(store.clone()), 1).identity_change(change).open(identity).await
 }
 
 fn refused(opened: Result<Engine, OpenError>) -> IdentityRefused {
@@ -28,18 +29,18 @@ fn refused(opened: Result<Engine, OpenError>) -> IdentityRefused {
 #[tokio::test]
 async fn another_scope_rule_namespace_or_secret_would_forget_every_key_and_is_refused() {
     let store = MemoryStore::default();
-    let first = || Identity::new("shop", "authorization").unwrap();
+    let first = || Identity::in_namespace("shop").scoped_by("authorization").unwrap();
     open(&store, first(), IdentityChange::Refuse).await.unwrap();
     open(&store, first(), IdentityChange::Refuse).await.unwrap();
 
-    let scope = Identity::new("shop", "header:X-Tenant").unwrap();
+    let scope = Identity::in_namespace("shop").scoped_by("header:X-Tenant").unwrap();
     let secret = first().with_secret(Secret::new(*b"0123456789abcdef").unwrap());
     for changed in [scope, secret] {
         let why = refused(open(&store, changed, IdentityChange::Refuse).await);
         assert_eq!(why, IdentityRefused::Changed { namespace: "shop".to_owned() });
         assert!(why.to_string().contains("would be forgotten"), "{why}");
     }
-    let namespace = Identity::new("shpo", "authorization").unwrap();
+    let namespace = Identity::in_namespace("shpo").scoped_by("authorization").unwrap();
     let why = refused(open(&store, namespace, IdentityChange::Refuse).await);
     assert_eq!(why, IdentityRefused::NewNamespace { namespace: "shpo".to_owned() });
 }
@@ -47,13 +48,13 @@ async fn another_scope_rule_namespace_or_secret_would_forget_every_key_and_is_re
 #[tokio::test]
 async fn an_accepted_change_is_remembered_and_the_other_namespaces_stay_known() {
     let store = MemoryStore::default();
-    let shop = || Identity::new("shop", "authorization").unwrap();
-    let bank = || Identity::new("bank", "authorization").unwrap();
+    let shop = || Identity::in_namespace("shop").scoped_by("authorization").unwrap();
+    let bank = || Identity::in_namespace("bank").scoped_by("authorization").unwrap();
     open(&store, shop(), IdentityChange::Refuse).await.unwrap();
     open(&store, bank(), IdentityChange::Accept).await.unwrap();
     open(&store, shop(), IdentityChange::Refuse).await.unwrap();
     open(&store, bank(), IdentityChange::Refuse).await.unwrap();
-    let changed = || Identity::new("bank", "jwt:sub").unwrap();
+    let changed = || Identity::in_namespace("bank").scoped_by("jwt:sub").unwrap();
     open(&store, changed(), IdentityChange::Accept).await.unwrap();
     open(&store, changed(), IdentityChange::Refuse).await.unwrap();
     refused(open(&store, bank(), IdentityChange::Refuse).await);
@@ -63,7 +64,7 @@ async fn an_accepted_change_is_remembered_and_the_other_namespaces_stay_known() 
 #[tokio::test]
 async fn asking_a_store_whether_it_knows_an_identity_does_not_write_one() {
     let store = MemoryStore::default();
-    let shop = || Identity::new("shop", "authorization").unwrap();
+    let shop = || Identity::in_namespace("shop").scoped_by("authorization").unwrap();
     for _ in 0..2 {
         assert_eq!(shop().recognised_by(&store).await, Ok(Recognition::New));
     }
@@ -71,8 +72,8 @@ async fn asking_a_store_whether_it_knows_an_identity_does_not_write_one() {
     assert_eq!(shop().recognised_by(&store).await, Ok(Recognition::Known));
     for other in [
         shop().with_secret(Secret::new(*b"0123456789abcdef").unwrap()),
-        Identity::new("shop", "fixed").unwrap(),
-        Identity::new("bank", "authorization").unwrap(),
+        Identity::in_namespace("shop").scoped_by("fixed").unwrap(),
+        Identity::in_namespace("bank").scoped_by("authorization").unwrap(),
     ] {
         assert_eq!(other.recognised_by(&store).await, Ok(Recognition::Other), "{other:?}");
     }
@@ -85,7 +86,13 @@ async fn engines_that_start_at_once_agree() {
         .map(|_| {
             let store = store.clone();
             tokio::spawn(async move {
-                open(&store, Identity::new("shop", "fixed").unwrap(), IdentityChange::Refuse).await.is_ok()
+                open(
+                    &store,
+                    Identity::in_namespace("shop").scoped_by("fixed").unwrap(),
+                    IdentityChange::Refuse,
+                )
+                .await
+                .is_ok()
             })
         })
         .collect();
@@ -97,7 +104,7 @@ async fn engines_that_start_at_once_agree() {
 #[tokio::test]
 async fn a_version_that_knows_no_formats_keeps_the_note_of_the_format() {
     let store = MemoryStore::default();
-    let shop = || Identity::new("shop", "authorization").unwrap();
+    let shop = || Identity::in_namespace("shop").scoped_by("authorization").unwrap();
     let first = open(&store, shop(), IdentityChange::Refuse).await.unwrap();
     assert_eq!(first.record_format(), RecordFormat::Two, "a new store gets the newest");
     // Such a version adds its own entry, and writes the entries without the format.

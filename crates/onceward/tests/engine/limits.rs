@@ -6,16 +6,16 @@ use std::time::Duration;
 
 use onceward::store::{Cursor, Filter, Page, Scan, Seen, Store, StoreFuture, Swapped, Version, Which};
 use onceward::{
-    Claim, ClaimError, Clock as _, Engine, EngineError, Limits, MemoryStore, OnLapse, OpenError,
-    OptionsError, Outcome, Ran, Record, RecordId, Refusal, Reply, Sweeping, Terms,
+    Claim, Engine, EngineError, Limits, MemoryStore, OnLapse, OpenError, Outcome, Ran, Record, RecordId,
+    Refusal, Reply, Sweeping, Terms, claim::ClaimError, engine::OptionsError, store::Clock as _,
 };
 use tokio::sync::oneshot;
 
-use super::{SECOND, claim, claim_of, clock, identity_of_tests, options, retry};
+use super::{SECOND, builder, claim, claim_of, clock, identity_of_tests, retry};
 
 async fn limited(limits: Limits) -> Engine {
     let store = MemoryStore::with_clock(clock());
-    Engine::open(Arc::new(store), identity_of_tests(), options(1).limits(limits)).await.unwrap()
+    builder(Arc::new(store), 1).limits(limits).open(identity_of_tests()).await.unwrap()
 }
 
 async fn occupy(engine: &Engine, key: &'static str) -> oneshot::Sender<()> {
@@ -37,7 +37,7 @@ async fn occupy(engine: &Engine, key: &'static str) -> oneshot::Sender<()> {
 
 #[tokio::test(start_paused = true)]
 async fn invariant_09_one_execution_more_than_the_limit_is_shed_before_it_claims() {
-    let engine = limited(Limits { executions: 2, ..Limits::default() }).await;
+    let engine = limited(Limits::default().executions(2)).await;
     let busy = [occupy(&engine, "a").await, occupy(&engine, "b").await];
     let ran = retry(&engine).await;
     assert_eq!(ran, Err(EngineError::Overloaded { what: "executions", limit: 2 }));
@@ -49,7 +49,7 @@ async fn invariant_09_one_execution_more_than_the_limit_is_shed_before_it_claims
 
 #[tokio::test(start_paused = true)]
 async fn invariant_09_one_attached_caller_more_than_the_limit_is_shed() {
-    let engine = limited(Limits { attached: 1, ..Limits::default() }).await;
+    let engine = limited(Limits::default().attached(1)).await;
     let go = occupy(&engine, "k").await;
     let wait = || {
         let engine = engine.clone();
@@ -64,7 +64,7 @@ async fn invariant_09_one_attached_caller_more_than_the_limit_is_shed() {
 
 #[tokio::test(start_paused = true)]
 async fn invariant_09_a_reply_at_its_limit_is_kept_and_one_byte_more_is_left_to_an_operator() {
-    let engine = limited(Limits { reply_bytes: 10, ..Limits::default() }).await;
+    let engine = limited(Limits::default().reply_bytes(10)).await;
     let run = |key, bytes| {
         engine.run(claim_of(key, "b"), async move |_| Outcome::completed(Reply::new(vec![b'x'; bytes])))
     };
@@ -76,7 +76,7 @@ async fn invariant_09_a_reply_at_its_limit_is_kept_and_one_byte_more_is_left_to_
 
 #[tokio::test(start_paused = true)]
 async fn invariant_09_the_cache_is_bounded_by_bytes_and_replays_go_on_without_it() {
-    let engine = limited(Limits { cache_bytes: 4096, ..Limits::default() }).await;
+    let engine = limited(Limits::default().cache_bytes(4096)).await;
     for round in 0..2 {
         for n in 0..50 {
             let key = format!("k{n}");
@@ -93,19 +93,19 @@ async fn invariant_09_the_cache_is_bounded_by_bytes_and_replays_go_on_without_it
 #[tokio::test]
 async fn options_that_make_no_sense_are_refused_with_their_value() {
     let open = async |limits: Limits, sweeping: Sweeping| {
-        let options = options(1).limits(limits).sweeping(sweeping);
-        match Engine::open(Arc::new(MemoryStore::default()), identity_of_tests(), options).await {
+        let builder = builder(Arc::new(MemoryStore::default()), 1).limits(limits).sweeping(sweeping);
+        match builder.open(identity_of_tests()).await {
             Err(OpenError::Options(error)) => error,
             Err(other) => panic!("{other}"),
             Ok(_) => panic!("it was opened"),
         }
     };
-    let none = Limits { executions: 0, ..Limits::default() };
+    let none = Limits::default().executions(0);
     assert_eq!(open(none, Sweeping::default()).await, OptionsError::Zero { setting: "executions" });
-    let spinning = Sweeping { leases_every: Duration::ZERO, ..Sweeping::default() };
+    let spinning = Sweeping::default().leases_every(Duration::ZERO);
     let error = open(Limits::default(), spinning).await;
     assert_eq!(error, OptionsError::Duration { setting: "leases_every", value: Duration::ZERO });
-    let endless = Limits { linger: Duration::MAX, ..Limits::default() };
+    let endless = Limits::default().linger(Duration::MAX);
     assert!(matches!(
         open(endless, Sweeping::default()).await,
         OptionsError::Duration { setting: "linger", .. }
@@ -150,7 +150,7 @@ impl Store for Barren {
         let next = Some(Cursor::from_bytes(number.to_be_bytes()));
         Box::pin(async move {
             // Slow, so that an endless search exceeds a time limit.
-            onceward::time::sleep(Duration::from_millis(1)).await;
+            onceward::plumbing::time::sleep(Duration::from_millis(1)).await;
             Ok(Page { now: clock().now(), entries: Vec::new(), next })
         })
     }
@@ -162,7 +162,7 @@ impl Store for Barren {
 #[tokio::test(start_paused = true)]
 async fn invariant_09_a_list_that_finds_nothing_ends_after_so_many_pages_and_says_where_to_go_on() {
     let store = Arc::new(Barren(MemoryStore::with_clock(clock()), AtomicU64::new(0)));
-    let engine = Engine::open(store.clone(), identity_of_tests(), options(1)).await.unwrap();
+    let engine = builder(store.clone(), 1).open(identity_of_tests()).await.unwrap();
     let mut after = None;
     for part in 1..=3 {
         let scan = Scan { which: Which::Filter(Filter::default()), after, limit: 10 };

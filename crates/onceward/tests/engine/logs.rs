@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use onceward::event::Resolution;
-use onceward::{Claimed, Engine, MemoryStore, Outcome, Ran, Reply, Resolve};
+use onceward::{Claimed, Engine, MemoryStore, Outcome, Ran, Reply, engine::Resolve};
 use onceward_testkit::{Fault, FaultyStore, Method};
 use serde_json::json;
 use tracing::Instrument as _;
@@ -26,11 +26,11 @@ async fn an_outage_of_the_store_is_two_lines_however_many_requests_meet_it() {
     let engine = faulty((2..=21).map(|call| (Method::Swap, call, Fault::Unavailable))).await;
     let log = Log::listen();
     for _ in 0..20 {
-        onceward::time::sleep(SECOND).await;
+        onceward::plumbing::time::sleep(SECOND).await;
         assert!(retry(&engine).await.is_err());
     }
     assert_eq!(log.messages(), [FAILS]);
-    onceward::time::sleep(SECOND * 10).await;
+    onceward::plumbing::time::sleep(SECOND * 10).await;
     pay(&engine, &Ledger::default()).await.unwrap();
     assert_eq!(log.messages(), [FAILS, ANSWERS]);
     let lines = log.lines();
@@ -44,7 +44,7 @@ async fn an_outage_that_lasts_is_logged_again_after_a_minute() {
     let log = Log::listen();
     for _ in 0..3 {
         assert!(retry(&engine).await.is_err());
-        onceward::time::sleep(SECOND * 40).await;
+        onceward::plumbing::time::sleep(SECOND * 40).await;
     }
     assert_eq!(log.messages(), [FAILS, FAILS]);
     assert_eq!(log.lines()[1]["failed_calls"], 3);
@@ -56,7 +56,7 @@ async fn an_outcome_that_cannot_be_stored_is_logged_until_it_is() {
     let engine = faulty((3..40).map(|call| (Method::Swap, call, Fault::Unavailable))).await;
     let log = Log::listen();
     assert!(matches!(pay(&engine, &Ledger::default()).await, Ok(Ran::Unknown(_))));
-    onceward::time::sleep(Duration::from_secs(120)).await;
+    onceward::plumbing::time::sleep(Duration::from_secs(120)).await;
     let messages = log.messages();
     let about: Vec<&str> = messages.iter().map(String::as_str).filter(|line| *line != FAILS).collect();
     assert_eq!(
@@ -83,7 +83,7 @@ async fn a_lapse_and_the_late_answer_are_a_line_each_with_the_operations_name() 
     let Ok(Claimed::Reserved(reservation)) = engine.claim(claim()).await else { panic!() };
     let operation = reservation.operation_id().to_string();
     let (held, log) = (reservation.hand_over(), Log::listen());
-    onceward::time::sleep(Duration::from_secs(90)).await;
+    onceward::plumbing::time::sleep(Duration::from_secs(90)).await;
     assert_eq!(log.messages(), [UNKNOWN]);
     let lapsed = &log.lines()[0];
     assert_eq!((&lapsed["operation"], &lapsed["cause"]), (&json!(operation), &json!("the lease lapsed")));
@@ -140,15 +140,15 @@ async fn detached_work_is_logged_in_the_span_of_its_request() {
     let log = Log::listen();
     let span = tracing::info_span!("request", trace_id = "4bf92f3577b34da6a3ce929d0e0e4736");
     let request = engine.run(claim_of("k", "body"), async |_| {
-        onceward::time::sleep(SECOND * 5).await;
+        onceward::plumbing::time::sleep(SECOND * 5).await;
         Outcome::lost("the connection broke")
     });
     tokio::select! {
         biased;
         _ = request.instrument(span) => panic!("the client goes away first"),
-        () = onceward::time::sleep(SECOND) => {}
+        () = onceward::plumbing::time::sleep(SECOND) => {}
     }
-    onceward::time::sleep(SECOND * 10).await;
+    onceward::plumbing::time::sleep(SECOND * 10).await;
     assert_eq!(log.messages(), [UNKNOWN]);
     assert_eq!(log.lines()[0]["span"]["trace_id"], "4bf92f3577b34da6a3ce929d0e0e4736");
 }

@@ -20,8 +20,8 @@ use std::time::Duration;
 
 use onceward::store::Store;
 use onceward::{
-    Claim, Engine, EngineError, EngineOptions, Fingerprint, Identity, Instance, Key, MemoryStore, Outcome,
-    Ran, RecordId, Reply, Scope, Timestamp,
+    Claim, Engine, EngineBuilder, EngineError, Fingerprint, Identity, Key, MemoryStore, Outcome, Ran,
+    RecordId, Reply, Scope, Timestamp, engine::Instance,
 };
 use onceward_testkit::VirtualClock;
 use tokio::sync::oneshot;
@@ -47,25 +47,25 @@ fn clock() -> Arc<VirtualClock> {
     Arc::new(VirtualClock::running_from(Timestamp::from_micros(1_800_000_000_000_000)))
 }
 
-/// Options whose local clock runs with elapsed time, which tests pause.
-fn options(instance: u64) -> EngineOptions {
-    EngineOptions::with_instance(Instance::named(instance)).clock(clock())
+/// An engine whose local clock runs with elapsed time, which tests pause.
+fn builder(store: Arc<dyn Store>, instance: u64) -> EngineBuilder {
+    Engine::builder(store).instance(Instance::named(instance)).clock(clock())
 }
 
 fn identity_of_tests() -> Identity {
-    Identity::new("tests", "fixed").unwrap()
+    Identity::in_namespace("tests").scoped_by("fixed").unwrap()
 }
 
 async fn engine_on(store: impl Store) -> Engine {
-    Engine::open(Arc::new(store), identity_of_tests(), options(1)).await.unwrap()
+    builder(Arc::new(store), 1).open(identity_of_tests()).await.unwrap()
 }
 
 async fn engine() -> (Engine, MemoryStore, Arc<VirtualClock>) {
     let clock = clock();
     let store = MemoryStore::with_clock(clock.clone());
     // An embedded store uses its process's clock, so a suspension of the machine shows in both.
-    let options = options(1).clock(clock.clone());
-    let engine = Engine::open(Arc::new(store.clone()), identity_of_tests(), options).await.unwrap();
+    let builder = builder(Arc::new(store.clone()), 1).clock(clock.clone());
+    let engine = builder.open(identity_of_tests()).await.unwrap();
     (engine, store, clock)
 }
 

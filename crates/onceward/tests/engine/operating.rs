@@ -7,12 +7,13 @@ use std::time::Duration;
 use onceward::event::{Expiry, Resolution};
 use onceward::store::{Filter, Scan, Which};
 use onceward::{
-    Engine, Identity, MemoryStore, Operated, Outcome, Ran, RecordId, Refusal, Reply, Resolve, State,
-    Sweeping, Terms,
+    Engine, Identity, MemoryStore, Outcome, Ran, RecordId, Refusal, Reply, Sweeping, Terms,
+    engine::{Operated, Resolve},
+    record::State,
 };
 use onceward_testkit::{Fault, FaultyStore, Method};
 
-use super::{Ledger, SECOND, claim, claim_of, clock, engine, id, identity_of_tests, options, pay, retry};
+use super::{Ledger, SECOND, builder, claim, claim_of, clock, engine, id, identity_of_tests, pay, retry};
 
 async fn unknown(engine: &Engine) {
     let ran = engine.run(claim(), async |_| Outcome::lost("hung up")).await.unwrap();
@@ -73,7 +74,7 @@ async fn a_webhook_that_comes_before_the_lease_lapses_is_used_when_it_does() {
     let early = retry(&engine).await.unwrap();
     assert!(matches!(early, Ran::Refused(Refusal::InProgress { .. })), "{early:?}");
     drop(reservation);
-    onceward::time::sleep(Duration::from_secs(61)).await;
+    onceward::plumbing::time::sleep(Duration::from_secs(61)).await;
     match retry(&engine).await.unwrap() {
         Ran::Replayed { reply, .. } => assert_eq!(reply.body, "from the webhook"),
         other => panic!("{other:?}"),
@@ -89,7 +90,7 @@ async fn a_probe_that_never_knows_ends_among_the_dead_letters() {
     }
     assert!(matches!(engine.inconclusive(id(), None, SECOND, 3).await.unwrap(), Operated::Conflict(_)));
     match retry(&engine).await.unwrap() {
-        Ran::Refused(Refusal::Unknown { letter, .. }) => assert_eq!(letter, onceward::Letter::Dead),
+        Ran::Refused(Refusal::Unknown { letter, .. }) => assert_eq!(letter, onceward::record::Letter::Dead),
         other => panic!("{other:?}"),
     }
 }
@@ -99,7 +100,7 @@ async fn an_operators_early_expiry_ends_the_window_when_every_cache_has_noticed(
     let (engine, _, _) = engine().await;
     let ledger = Ledger::default();
     for (wait, executions) in [(0, 1), (64, 1), (2, 2)] {
-        onceward::time::sleep(SECOND * wait).await;
+        onceward::plumbing::time::sleep(SECOND * wait).await;
         pay(&engine, &ledger).await.unwrap();
         assert_eq!(ledger.count(), executions);
         if wait == 0 {
@@ -111,9 +112,8 @@ async fn an_operators_early_expiry_ends_the_window_when_every_cache_has_noticed(
 #[tokio::test(start_paused = true)]
 async fn the_sweeper_forgets_in_batches_and_leaves_what_is_unknown() {
     let store = MemoryStore::with_clock(clock());
-    let sweeping = Sweeping { batch: 3, ..Sweeping::default() };
-    let engine =
-        Engine::open(Arc::new(store), identity_of_tests(), options(1).sweeping(sweeping)).await.unwrap();
+    let sweeping = Sweeping::default().batch(3);
+    let engine = builder(Arc::new(store), 1).sweeping(sweeping).open(identity_of_tests()).await.unwrap();
     let terms = Terms { retention: SECOND, grace: Duration::ZERO, ..Terms::default() };
     for n in 0..10 {
         let claim = claim_of(&format!("k{n}"), "b").terms(terms.clone()).unwrap();
@@ -121,7 +121,7 @@ async fn the_sweeper_forgets_in_batches_and_leaves_what_is_unknown() {
     }
     unknown(&engine).await;
     // The background sweeper runs every thirty seconds, and goes on until nothing is due.
-    onceward::time::sleep(SECOND * 40).await;
+    onceward::plumbing::time::sleep(SECOND * 40).await;
     let scan = Scan { which: Which::Filter(Filter::default()), after: None, limit: 100 };
     let page = engine.list(scan).await.unwrap();
     let states: Vec<_> =
@@ -132,9 +132,8 @@ async fn the_sweeper_forgets_in_batches_and_leaves_what_is_unknown() {
 #[tokio::test(start_paused = true)]
 async fn a_soft_expiry_keeps_the_row_without_its_body_and_the_key_may_be_used_again() {
     let store = MemoryStore::with_clock(clock());
-    let sweeping = Sweeping { expiry: Expiry::Soft, ..Sweeping::default() };
-    let engine =
-        Engine::open(Arc::new(store), identity_of_tests(), options(1).sweeping(sweeping)).await.unwrap();
+    let sweeping = Sweeping::default().expiry(Expiry::Soft);
+    let engine = builder(Arc::new(store), 1).sweeping(sweeping).open(identity_of_tests()).await.unwrap();
     let terms = Terms { retention: SECOND, grace: Duration::ZERO, ..Terms::default() };
     let ledger = Ledger::default();
     let run = async || {
@@ -143,7 +142,7 @@ async fn a_soft_expiry_keeps_the_row_without_its_body_and_the_key_may_be_used_ag
     };
     run().await;
     let first = engine.load(id()).await.unwrap().unwrap().record.fence;
-    onceward::time::sleep(SECOND * 2).await;
+    onceward::plumbing::time::sleep(SECOND * 2).await;
     assert_eq!(engine.sweep_expired().await.unwrap().swept, 1);
     let record = engine.load(id()).await.unwrap().unwrap().record;
     assert!(matches!(record.state, State::Expired { status: Some(201), .. }), "{:?}", record.state);
@@ -182,9 +181,9 @@ async fn the_stores_identity_cannot_be_expired_by_id() {
     let (engine, store, _) = engine().await;
     let identity: RecordId = "00000000000000000000000000000000".parse().unwrap();
     drop(engine.expire(identity, None).await);
-    onceward::time::sleep(SECOND * 180).await;
-    let other = Identity::new("tests", "another rule").unwrap();
-    let opened = Engine::open(Arc::new(store), other, options(2)).await;
+    onceward::plumbing::time::sleep(SECOND * 180).await;
+    let other = Identity::in_namespace("tests").scoped_by("another rule").unwrap();
+    let opened = builder(Arc::new(store), 2).open(other).await;
     assert!(opened.is_err(), "every stored key would be forgotten, and nobody was told");
 }
 
@@ -200,12 +199,12 @@ async fn a_verdict_whose_first_write_was_lost_is_not_applied_to_an_unseen_versio
         _ => Fault::None,
     });
     let engine = super::engine_on(store).await;
-    let prober = Engine::open(Arc::new(memory), identity_of_tests(), options(2)).await.unwrap();
+    let prober = builder(Arc::new(memory), 2).open(identity_of_tests()).await.unwrap();
     unknown(&engine).await;
     let seen = Some(engine.load(id()).await.unwrap().unwrap().version);
     armed.store(true, Ordering::SeqCst);
     let probing = tokio::spawn(async move {
-        onceward::time::sleep(SECOND / 2).await;
+        onceward::plumbing::time::sleep(SECOND / 2).await;
         prober.inconclusive(id(), None, SECOND, 5).await.unwrap()
     });
     let resolve = Resolve { verdict: Resolution::Retryable, by: "ann", reason: "not in the ledger", seen };

@@ -7,14 +7,16 @@ use std::time::Duration;
 use onceward::event::Resolution;
 use onceward::store::{Page, Scan, Seen, Store, StoreError, StoreFuture, Swapped, Version};
 use onceward::{
-    Claimed, Engine, EngineError, Fence, Limits, MemoryStore, Observation, Observer, OnLapse, Operation,
-    Outcome, OwnerToken, Ran, Record, RecordId, RecoveryPoint, Refusal, Reply, Resolve, Settled, State,
-    Terms,
+    Claimed, Engine, EngineError, Fence, Limits, MemoryStore, OnLapse, Operation, Outcome, Ran, Record,
+    RecordId, RecoveryPoint, Refusal, Reply, Terms,
+    claim::OwnerToken,
+    engine::{Observation, Observer, Resolve, Settled},
+    record::State,
 };
 use onceward_testkit::{Fault, FaultyStore, Method};
 use tokio::sync::Notify;
 
-use super::{Ledger, SECOND, claim, claim_of, clock, engine, engine_on, id, identity_of_tests, options};
+use super::{Ledger, SECOND, builder, claim, claim_of, clock, engine, engine_on, id, identity_of_tests};
 
 const MINUTE: Duration = Duration::from_secs(60);
 const HOUR: Duration = Duration::from_secs(3600);
@@ -53,7 +55,7 @@ async fn a_committed_phase_is_remembered_for_the_whole_retention() {
     let (engine, _, _) = engine().await;
     let charges = Ledger::default();
     for wait in [Duration::ZERO, Duration::from_secs(61 * 60)] {
-        onceward::time::sleep(wait).await;
+        onceward::plumbing::time::sleep(wait).await;
         let charges = charges.clone();
         let ran =
             engine.run(claim(), move |operation| charge_then_refused(operation, charges)).await.unwrap();
@@ -71,14 +73,14 @@ async fn a_named_owner_that_asks_again_does_not_run_beside_its_own_detached_work
     let (worker, begins) = (ledger.clone(), began.clone());
     let run = engine.run(named(), async move |_| {
         begins.notify_one();
-        onceward::time::sleep(SECOND).await;
+        onceward::plumbing::time::sleep(SECOND).await;
         worker.execute()
     });
     tokio::select! { _ = run => panic!("ended"), () = began.notified() => {} }
     // The caller lost its answer and claims again under its name, as `Claim::owner` allows.
     let worker = ledger.clone();
     let ran = engine.run(named().attach(SECOND * 5).unwrap(), async move |_| worker.execute()).await;
-    onceward::time::sleep(SECOND * 5).await;
+    onceward::plumbing::time::sleep(SECOND * 5).await;
     assert_eq!(ledger.count(), 1, "{ran:?}");
 }
 
@@ -117,8 +119,8 @@ async fn an_answer_whose_settlement_is_tried_again_after_a_suspension_is_not_alr
         suspended.advance(MINUTE * 3);
         Fault::Unavailable
     });
-    let options = options(1).clock(clock);
-    let engine = Engine::open(Arc::new(store), identity_of_tests(), options).await.unwrap();
+    let builder = builder(Arc::new(store), 1).clock(clock);
+    let engine = builder.open(identity_of_tests()).await.unwrap();
     let ledger = Ledger::default();
     let terms = Terms { retention: MINUTE, grace: Duration::ZERO, ..Terms::default() };
     for _ in 0..2 {
@@ -142,7 +144,7 @@ async fn an_answer_settled_after_a_day_of_suspension_outlives_a_restart() {
         .await
         .unwrap();
     engine.shut_down(SECOND).await;
-    let restarted = Engine::open(Arc::new(store), identity_of_tests(), options(2)).await.unwrap();
+    let restarted = builder(Arc::new(store), 2).open(identity_of_tests()).await.unwrap();
     let worker = ledger.clone();
     restarted.run(claim(), async move |_| worker.execute()).await.unwrap();
     assert_eq!(ledger.count(), 1, "answered seconds ago, and executed again");
@@ -155,7 +157,7 @@ async fn a_resumed_tenure_is_renewed_at_the_pace_of_its_own_lease() {
     let first = reserve(&engine, claim().terms(resumable(SECOND * 2)).unwrap()).await;
     let _ = first.checkpoint(point()).await.unwrap();
     drop(first);
-    onceward::time::sleep(SECOND * 3).await;
+    onceward::plumbing::time::sleep(SECOND * 3).await;
     let (at_once, most) = (Arc::new(AtomicU64::new(0)), Arc::new(AtomicU64::new(0)));
     let mut runs = Vec::new();
     for _ in 0..3 {
@@ -164,13 +166,13 @@ async fn a_resumed_tenure_is_renewed_at_the_pace_of_its_own_lease() {
             engine
                 .run(claim().terms(resumable(MINUTE)).unwrap(), async move |_| {
                     most.fetch_max(at_once.fetch_add(1, Ordering::SeqCst) + 1, Ordering::SeqCst);
-                    onceward::time::sleep(SECOND * 10).await;
+                    onceward::plumbing::time::sleep(SECOND * 10).await;
                     at_once.fetch_sub(1, Ordering::SeqCst);
                     Outcome::completed(Reply::new("shipped"))
                 })
                 .await
         }));
-        onceward::time::sleep(SECOND * 3).await;
+        onceward::plumbing::time::sleep(SECOND * 3).await;
     }
     for run in runs {
         run.await.unwrap().unwrap();
@@ -184,13 +186,13 @@ async fn a_lapse_after_evidence_from_the_same_execution_does_not_do_the_rest_aga
     let claim = || claim().terms(resumable(MINUTE)).unwrap();
     let first = reserve(&engine, claim()).await;
     let _ = first.checkpoint(point()).await.unwrap();
-    onceward::time::sleep(MINUTE + SECOND).await; // the first owner stalls
+    onceward::plumbing::time::sleep(MINUTE + SECOND).await; // the first owner stalls
     let second = engine.resume(id()).await.unwrap().unwrap();
     // The first wakes up, ships, and reports: kept as evidence that the whole execution was done.
     let late = first.settle(Outcome::completed(Reply::new("shipped"))).await.unwrap();
     assert_eq!(late, Settled::Fenced);
     drop(second); // the second dies before it ships
-    onceward::time::sleep(MINUTE + SECOND).await;
+    onceward::plumbing::time::sleep(MINUTE + SECOND).await;
     let shipped = Ledger::default();
     let worker = shipped.clone();
     let ran = engine.run(claim(), async move |_| worker.execute()).await.unwrap();
@@ -201,14 +203,14 @@ async fn a_lapse_after_evidence_from_the_same_execution_does_not_do_the_rest_aga
 async fn evidence_on_a_released_operation_is_remembered_for_the_whole_retention() {
     let (engine, _, _) = engine().await;
     let first = reserve(&engine, claim()).await;
-    onceward::time::sleep(MINUTE + SECOND).await;
+    onceward::plumbing::time::sleep(MINUTE + SECOND).await;
     engine.sweep_leases().await.unwrap();
     engine.resolve(id(), release("ann", "hasty")).await.unwrap();
     let ran = engine.run(claim(), async |_| Outcome::Retryable("connection refused".into())).await.unwrap();
     assert!(matches!(ran, Ran::Retryable(_)));
     // The first owner reports that it did the work after all.
     assert_eq!(first.settle(Outcome::completed(Reply::new("charged"))).await.unwrap(), Settled::Fenced);
-    onceward::time::sleep(HOUR + MINUTE).await;
+    onceward::plumbing::time::sleep(HOUR + MINUTE).await;
     let again = Ledger::default();
     let worker = again.clone();
     let ran = engine.run(claim(), async move |_| worker.execute()).await.unwrap();
@@ -224,12 +226,12 @@ async fn a_reclaim_that_lands_after_it_was_given_up_does_not_wedge_its_key() {
     let mut script = vec![(Method::Swap, 2, Fault::LandsWhenTold)];
     script.extend((2..=12).map(|nth| (Method::Load, nth, Fault::Unavailable)));
     let store = Arc::new(FaultyStore::scripted(memory.clone(), script));
-    let engine = Engine::open(store.clone(), identity_of_tests(), options(2)).await.unwrap();
+    let engine = builder(store.clone(), 2).open(identity_of_tests()).await.unwrap();
     let ran = engine.run(claim(), async |_| panic!("must not execute")).await;
     assert!(ran.is_err(), "{ran:?}");
-    onceward::time::sleep(SECOND).await;
+    onceward::plumbing::time::sleep(SECOND).await;
     store.land().await; // the statement that was still on its way
-    onceward::time::sleep(MINUTE * 3).await;
+    onceward::plumbing::time::sleep(MINUTE * 3).await;
     let state = healthy.load(id()).await.unwrap().unwrap().record.state;
     assert!(
         !matches!(state, State::Unknown { .. } | State::InProgress { .. }),
@@ -271,19 +273,19 @@ async fn a_fence_that_was_never_given_out_is_no_evidence() {
 #[tokio::test(start_paused = true)]
 async fn a_lease_survives_an_outage_of_a_third_of_it() {
     let memory = MemoryStore::with_clock(clock());
-    let start = onceward::time::instant();
+    let start = onceward::plumbing::time::instant();
     let store = FaultyStore::new(memory.clone(), move |_| {
-        let at = onceward::time::instant().duration_since(start);
+        let at = onceward::plumbing::time::instant().duration_since(start);
         if at >= SECOND * 29 && at < SECOND * 47 { Fault::Unavailable } else { Fault::None }
     });
     let engine = engine_on(store).await;
     let work = engine.run(claim().timeout(MINUTE * 10).unwrap(), async |_| {
-        onceward::time::sleep(MINUTE * 2).await;
+        onceward::plumbing::time::sleep(MINUTE * 2).await;
         Outcome::completed(Reply::new("slow"))
     });
-    let other = Engine::open(Arc::new(memory), identity_of_tests(), options(2)).await.unwrap();
+    let other = builder(Arc::new(memory), 2).open(identity_of_tests()).await.unwrap();
     let look = async {
-        onceward::time::sleep(SECOND * 62).await;
+        onceward::plumbing::time::sleep(SECOND * 62).await;
         other.run(claim(), async |_| panic!("must not execute")).await.unwrap()
     };
     let (_, seen) = futures_util::join!(work, look);
@@ -294,14 +296,14 @@ async fn a_lease_survives_an_outage_of_a_third_of_it() {
 async fn a_restart_under_the_same_instance_name_does_not_take_its_dead_selfs_claim() {
     let store = MemoryStore::with_clock(clock());
     let ledger = Ledger::default();
-    let before = Engine::open(Arc::new(store.clone()), identity_of_tests(), options(7)).await.unwrap();
+    let before = builder(Arc::new(store.clone()), 7).open(identity_of_tests()).await.unwrap();
     let worker = ledger.clone();
     let run = before.run(claim(), async move |_| {
         drop(worker.execute()); // charged
         std::future::pending().await // kill -9 here
     });
     assert!(tokio::time::timeout(SECOND, run).await.is_err());
-    let after = Engine::open(Arc::new(store), identity_of_tests(), options(7)).await.unwrap();
+    let after = builder(Arc::new(store), 7).open(identity_of_tests()).await.unwrap();
     let worker = ledger.clone();
     let ran = after.run(claim(), async move |_| worker.execute()).await.unwrap();
     assert_eq!(ledger.count(), 1, "{ran:?}");
@@ -312,9 +314,9 @@ async fn a_caller_is_kept_no_longer_than_the_patience_for_a_settlement() {
     let memory = MemoryStore::with_clock(clock());
     let slow = Fault::Slow { before: HOUR, after: Duration::ZERO };
     let engine = engine_on(FaultyStore::scripted(memory, [(Method::Swap, 3, slow)])).await;
-    let before = onceward::time::instant();
+    let before = onceward::plumbing::time::instant();
     let ran = engine.run(claim(), async |_| Outcome::completed(Reply::new("done"))).await.unwrap();
-    let kept = onceward::time::instant().duration_since(before);
+    let kept = onceward::plumbing::time::instant().duration_since(before);
     assert!(kept <= SECOND * 15, "kept for {kept:?}: {ran:?}");
 }
 
@@ -331,13 +333,8 @@ async fn claims_that_are_given_back_are_bounded() {
         }
         _ => Fault::None,
     });
-    let limits = Limits {
-        executions: 2,
-        lost_claims: 4,
-        claim_patience: Duration::from_millis(1),
-        ..Limits::default()
-    };
-    let engine = Engine::open(Arc::new(store), identity_of_tests(), options(1).limits(limits)).await.unwrap();
+    let limits = Limits::default().executions(2).lost_claims(4).claim_patience(Duration::from_millis(1));
+    let engine = builder(Arc::new(store), 1).limits(limits).open(identity_of_tests()).await.unwrap();
     down.store(true, Ordering::SeqCst);
     for n in 0..2000 {
         let ran = engine.run(claim_of(&format!("k{n}"), "b"), async |_| panic!("no")).await;
@@ -345,7 +342,7 @@ async fn claims_that_are_given_back_are_bounded() {
     }
     let tasks = tokio::runtime::Handle::current().metrics().num_alive_tasks();
     let before = loads.load(Ordering::SeqCst);
-    onceward::time::sleep(SECOND * 10).await;
+    onceward::plumbing::time::sleep(SECOND * 10).await;
     let rate = (loads.load(Ordering::SeqCst) - before) / 10;
     assert!(
         tasks < 20,
@@ -376,23 +373,23 @@ impl Store for Poisoned {
 #[tokio::test(start_paused = true)]
 async fn one_bad_row_does_not_hide_the_lapsed_leases_after_it() {
     let store = Arc::new(Poisoned(MemoryStore::with_clock(clock()), id(), false.into()));
-    let engine = Engine::open(store.clone(), identity_of_tests(), options(1)).await.unwrap();
+    let engine = builder(store.clone(), 1).open(identity_of_tests()).await.unwrap();
     drop(engine.claim(claim()).await.unwrap());
-    onceward::time::sleep(SECOND).await;
+    onceward::plumbing::time::sleep(SECOND).await;
     let other = reserve(&engine, claim_of("other", "b")).await;
     let other_id = other.id();
     drop(other);
     store.2.store(true, Ordering::SeqCst);
-    onceward::time::sleep(HOUR).await;
+    onceward::plumbing::time::sleep(HOUR).await;
     let state = engine.load(other_id).await.unwrap().unwrap().record.state;
     assert!(matches!(state, State::Unknown { .. }), "an hour after its lease: {state:?}");
 }
 
 #[tokio::test(start_paused = true)]
 async fn the_limit_of_a_reply_holds_at_every_door() {
-    let limits = Limits { reply_bytes: 10, ..Limits::default() };
+    let limits = Limits::default().reply_bytes(10);
     let store = MemoryStore::with_clock(clock());
-    let engine = Engine::open(Arc::new(store), identity_of_tests(), options(1).limits(limits)).await.unwrap();
+    let engine = builder(Arc::new(store), 1).limits(limits).open(identity_of_tests()).await.unwrap();
     let reservation = reserve(&engine, claim()).await;
     let settled = reservation.settle(Outcome::completed(Reply::new(vec![b'x'; 50_000_000]))).await;
     assert!(!matches!(settled, Ok(Settled::Completed { .. })), "fifty megabytes were kept");
@@ -407,7 +404,7 @@ async fn one_slow_answer_does_not_suspend_expiry_for_ever() {
     engine.load(id()).await.unwrap();
     let terms = Terms { retention: SECOND, grace: Duration::ZERO, ..Terms::default() };
     engine.run(claim().terms(terms).unwrap(), async |_| Outcome::completed(Reply::new("x"))).await.unwrap();
-    onceward::time::sleep(HOUR * 24).await;
+    onceward::plumbing::time::sleep(HOUR * 24).await;
     assert_eq!(engine.load(id()).await.unwrap(), None, "a day past its window, and never swept");
 }
 
@@ -418,7 +415,7 @@ async fn a_cache_does_not_outlive_the_window_over_a_suspension() {
     let claim = || claim().terms(terms.clone()).unwrap();
     here.run(claim(), async |_| Outcome::completed(Reply::new("first"))).await.unwrap();
     clock.advance(MINUTE * 4); // this machine was suspended; the next one was not
-    let there = Engine::open(Arc::new(store), identity_of_tests(), options(2)).await.unwrap();
+    let there = builder(Arc::new(store), 2).open(identity_of_tests()).await.unwrap();
     there.run(claim(), async |_| Outcome::completed(Reply::new("second"))).await.unwrap();
     match here.run(claim(), async |_| panic!("must not execute")).await.unwrap() {
         Ran::Replayed { reply, .. } => assert_eq!(reply.body, "second"),
@@ -450,9 +447,8 @@ async fn an_observer_that_panics_does_not_turn_an_executed_answer_into_nothing_w
         }
     }
     let store = MemoryStore::with_clock(clock());
-    let engine = Engine::open(Arc::new(store), identity_of_tests(), options(1).observer(Arc::new(Panics)))
-        .await
-        .unwrap();
+    let engine =
+        builder(Arc::new(store), 1).observer(Arc::new(Panics)).open(identity_of_tests()).await.unwrap();
     let ran = engine.run(claim(), async |_| Outcome::completed(Reply::new("x"))).await;
     assert!(ran.is_ok(), "{ran:?}");
 }
@@ -469,9 +465,9 @@ async fn a_record_of_a_newer_version_is_not_overwritten_by_a_verdict() {
 #[tokio::test(start_paused = true)]
 async fn a_settlement_that_failed_can_be_tried_again_with_the_same_reservation_or_is_at_least_kept_trying() {
     let memory = MemoryStore::with_clock(clock());
-    let start = onceward::time::instant();
+    let start = onceward::plumbing::time::instant();
     let store = FaultyStore::new(memory.clone(), move |call| {
-        let at = onceward::time::instant().duration_since(start);
+        let at = onceward::plumbing::time::instant().duration_since(start);
         if call.method == Method::Swap && at > SECOND && at < SECOND * 30 {
             Fault::Unavailable
         } else {
@@ -480,10 +476,10 @@ async fn a_settlement_that_failed_can_be_tried_again_with_the_same_reservation_o
     });
     let engine = engine_on(store).await;
     let reservation = reserve(&engine, claim()).await;
-    onceward::time::sleep(SECOND * 2).await;
+    onceward::plumbing::time::sleep(SECOND * 2).await;
     let settled = reservation.settle(Outcome::completed(Reply::new("done"))).await;
     assert!(settled.is_err());
-    onceward::time::sleep(MINUTE * 2).await;
+    onceward::plumbing::time::sleep(MINUTE * 2).await;
     let state = engine.load(id()).await.unwrap().unwrap().record.state;
     assert!(matches!(state, State::Completed { .. }), "{state:?}");
 }
@@ -500,17 +496,15 @@ async fn a_completion_for_a_forgotten_record_raises_an_alarm() {
         }
     }
     let store = MemoryStore::with_clock(clock());
-    let engine = Engine::open(
-        Arc::new(store),
-        identity_of_tests(),
-        options(1).observer(Arc::new(Count(alarms.clone()))),
-    )
-    .await
-    .unwrap();
+    let engine = builder(Arc::new(store), 1)
+        .observer(Arc::new(Count(alarms.clone())))
+        .open(identity_of_tests())
+        .await
+        .unwrap();
     let first = reserve(&engine, claim()).await;
-    onceward::time::sleep(MINUTE * 2).await;
+    onceward::plumbing::time::sleep(MINUTE * 2).await;
     engine.resolve(id(), release("ann", "hasty")).await.unwrap();
-    onceward::time::sleep(HOUR * 2).await;
+    onceward::plumbing::time::sleep(HOUR * 2).await;
     assert_eq!(engine.load(id()).await.unwrap(), None);
     assert_eq!(first.settle(Outcome::completed(Reply::new("charged"))).await.unwrap(), Settled::Fenced);
     assert_ne!(alarms.load(Ordering::SeqCst), 0, "charged, forgotten, and nobody was told");
@@ -524,7 +518,7 @@ async fn a_lease_from_the_future_does_not_wedge_its_key_after_the_clock_was_set_
     drop(engine.claim(claim()).await.unwrap()); // its process dies
     clock.rewind(HOUR * 24);
     drop(engine);
-    let after = Engine::open(Arc::new(store), identity_of_tests(), options(2)).await.unwrap();
+    let after = builder(Arc::new(store), 2).open(identity_of_tests()).await.unwrap();
     let ran = super::retry(&after).await.unwrap();
     assert!(matches!(ran, Ran::Refused(Refusal::Unknown { .. })), "{ran:?}");
 }
@@ -535,7 +529,7 @@ async fn a_caller_that_would_go_on_without_a_store_learns_that_its_claim_may_be_
     let mut script = vec![(Method::Swap, 2, Fault::LandsWhenTold)];
     script.extend((3..40).map(|nth| (Method::Swap, nth, Fault::Overloaded)));
     let store = Arc::new(FaultyStore::scripted(MemoryStore::with_clock(clock()), script));
-    let engine = Engine::open(store.clone(), identity_of_tests(), options(1)).await.unwrap();
+    let engine = builder(store.clone(), 1).open(identity_of_tests()).await.unwrap();
     let ran = engine.run(claim(), async |_| panic!("must not execute")).await;
     assert!(matches!(ran, Err(EngineError::Store(StoreError::Ambiguous { .. }))), "{ran:?}");
 }
@@ -543,7 +537,8 @@ async fn a_caller_that_would_go_on_without_a_store_learns_that_its_claim_may_be_
 #[tokio::test(start_paused = true)]
 async fn work_that_was_not_begun_is_released_even_if_the_store_is_away_for_longer_than_its_callers_patience()
 {
-    let (memory, local, start) = (MemoryStore::with_clock(clock()), clock(), onceward::time::instant());
+    let (memory, local, start) =
+        (MemoryStore::with_clock(clock()), clock(), onceward::plumbing::time::instant());
     let (sleeper, mut claimed) = (local.clone(), false);
     let store = FaultyStore::new(memory, move |call| {
         if call.method != Method::Swap || call.id != Some(id()) {
@@ -555,13 +550,13 @@ async fn work_that_was_not_begun_is_released_even_if_the_store_is_away_for_longe
             sleeper.advance(SECOND * 40);
             return Fault::None;
         }
-        let away = onceward::time::instant().duration_since(start) < SECOND * 20;
+        let away = onceward::plumbing::time::instant().duration_since(start) < SECOND * 20;
         if away { Fault::Unavailable } else { Fault::None }
     });
-    let engine = Engine::open(Arc::new(store), identity_of_tests(), options(1).clock(local)).await.unwrap();
+    let engine = builder(Arc::new(store), 1).clock(local).open(identity_of_tests()).await.unwrap();
     let told = super::retry(&engine).await.unwrap();
     assert!(matches!(told, Ran::Unknown(_)), "{told:?}");
-    onceward::time::sleep(SECOND * 30).await;
+    onceward::plumbing::time::sleep(SECOND * 30).await;
     let state = engine.load(id()).await.unwrap().unwrap().record.state;
     assert!(matches!(state, State::FailedRetryable { .. }), "nothing was begun, yet {state:?}");
 }
@@ -577,11 +572,11 @@ async fn a_replay_of_what_turned_out_to_be_done_is_not_counted_as_a_new_operatio
         }
     }
     let claimed = Arc::new(AtomicU64::new(0));
-    let options = options(1).observer(Arc::new(Count(claimed.clone())));
     let store = Arc::new(MemoryStore::with_clock(clock()));
-    let engine = Engine::open(store, identity_of_tests(), options).await.unwrap();
+    let builder = builder(store, 1).observer(Arc::new(Count(claimed.clone())));
+    let engine = builder.open(identity_of_tests()).await.unwrap();
     let first = reserve(&engine, claim()).await;
-    onceward::time::sleep(MINUTE + SECOND).await;
+    onceward::plumbing::time::sleep(MINUTE + SECOND).await;
     engine.sweep_leases().await.unwrap();
     engine.resolve(id(), release("ann", "hasty")).await.unwrap();
     engine.run(claim(), async |_| Outcome::Retryable("connection refused".into())).await.unwrap();

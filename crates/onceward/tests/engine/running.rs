@@ -4,7 +4,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use onceward::fingerprint::Difference;
-use onceward::{Claimed, Engine, MemoryStore, Outcome, Ran, Refusal, Reply, State, Tenure, Terms};
+use onceward::{
+    Claimed, Engine, MemoryStore, Outcome, Ran, Refusal, Reply, Terms, engine::Tenure, record::State,
+};
 use onceward_testkit::{Fault, FaultyStore, Method};
 use tokio::sync::Notify;
 
@@ -100,7 +102,7 @@ async fn work_that_outlives_its_timeout_is_unknown_and_its_late_answer_is_the_tr
     let claim = || claim().timeout(SECOND).unwrap();
     let ran = engine
         .run(claim(), async move |_| {
-            onceward::time::sleep(SECOND * 10).await;
+            onceward::plumbing::time::sleep(SECOND * 10).await;
             worker.execute()
         })
         .await
@@ -108,7 +110,7 @@ async fn work_that_outlives_its_timeout_is_unknown_and_its_late_answer_is_the_tr
     assert!(matches!(ran, Ran::Unknown(_)), "{ran:?}");
     let early = retry(&engine).await.unwrap();
     assert!(matches!(early, Ran::Refused(Refusal::Unknown { .. })), "{early:?}");
-    onceward::time::sleep(SECOND * 10).await;
+    onceward::plumbing::time::sleep(SECOND * 10).await;
     let late = retry(&engine).await.unwrap();
     assert!(matches!(late, Ran::Replayed { .. }), "{late:?}");
     assert_eq!(ledger.count(), 1);
@@ -119,14 +121,14 @@ async fn run_and_sweep(engine: &Engine, lease: Duration, work: Duration) {
     let sweeping = engine.clone();
     let sweeper = tokio::spawn(async move {
         for _ in 0..(work.as_secs() + 5) * 4 {
-            onceward::time::sleep(SECOND / 4).await;
+            onceward::plumbing::time::sleep(SECOND / 4).await;
             assert_eq!(sweeping.sweep_leases().await.unwrap().lapsed, 0);
         }
     });
     let claim = claim().terms(Terms { lease, ..Terms::default() }).unwrap().timeout(SECOND * 60).unwrap();
     let ran = engine
         .run(claim, async move |_| {
-            onceward::time::sleep(work).await;
+            onceward::plumbing::time::sleep(work).await;
             Outcome::completed(Reply::new("slow"))
         })
         .await
@@ -171,7 +173,7 @@ async fn a_process_that_was_suspended_between_claim_and_work_does_not_begin() {
         }
         Fault::None
     });
-    let engine = Engine::open(Arc::new(store), super::identity_of_tests(), super::options(2).clock(local));
+    let engine = super::builder(Arc::new(store), 2).clock(local).open(super::identity_of_tests());
     let engine = engine.await.unwrap();
     let ran = retry(&engine).await.unwrap();
     assert!(matches!(ran, Ran::Retryable(_)), "{ran:?}");
@@ -186,7 +188,7 @@ async fn dropping_a_reservation_releases_nothing_and_its_outcome_becomes_unknown
     drop(reservation);
     let ran = retry(&engine).await.unwrap();
     assert!(matches!(ran, Ran::Refused(Refusal::InProgress { .. })), "{ran:?}");
-    onceward::time::sleep(Duration::from_secs(61)).await;
+    onceward::plumbing::time::sleep(Duration::from_secs(61)).await;
     let ran = retry(&engine).await.unwrap();
     assert!(matches!(ran, Ran::Refused(Refusal::Unknown { .. })), "{ran:?}");
 }
@@ -204,7 +206,7 @@ async fn a_reservation_renews_checkpoints_and_settles_once() {
     reservation.settle(Outcome::completed(Reply::new("first"))).await.unwrap();
     let again = engine.settle(id, fence, Outcome::completed(Reply::new("second"))).await.unwrap();
     match again {
-        onceward::Settled::Completed { reply, by: onceward::By::Other, .. } => {
+        onceward::engine::Settled::Completed { reply, by: onceward::engine::By::Other, .. } => {
             assert_eq!(reply.body, "first")
         }
         other => panic!("{other:?}"),
@@ -240,7 +242,7 @@ async fn a_lapsed_operation_with_a_recovery_point_is_resumed_from_there() {
     let (id, old_fence) = (first.id(), first.fence());
     drop(first);
     assert!(engine.resume(id).await.unwrap().is_none(), "a live lease is nobody else's");
-    onceward::time::sleep(Duration::from_secs(61)).await;
+    onceward::plumbing::time::sleep(Duration::from_secs(61)).await;
     let second = engine.resume(id).await.unwrap().unwrap();
     assert_eq!((second.attempt(), second.recovery_point().unwrap().name()), (2, "charged"));
     assert!(second.fence() > old_fence);
@@ -258,7 +260,7 @@ async fn shutting_down_waits_for_what_runs_refuses_what_comes_and_settles_the_re
         async move {
             engine
                 .run(claim_of("quick", "b"), async |_| {
-                    onceward::time::sleep(SECOND).await;
+                    onceward::plumbing::time::sleep(SECOND).await;
                     Outcome::completed(Reply::new("in time"))
                 })
                 .await
@@ -268,7 +270,7 @@ async fn shutting_down_waits_for_what_runs_refuses_what_comes_and_settles_the_re
         let engine = engine.clone();
         async move { engine.run(claim(), async |_| std::future::pending().await).await }
     });
-    onceward::time::sleep(SECOND / 2).await;
+    onceward::plumbing::time::sleep(SECOND / 2).await;
     engine.shut_down(SECOND * 5).await;
     assert!(matches!(quick.await.unwrap().unwrap(), Ran::Executed { .. }));
     assert!(matches!(stuck.await.unwrap().unwrap(), Ran::Unknown(_)));

@@ -6,11 +6,12 @@ use std::time::Duration;
 
 use onceward::store::Store;
 use onceward::{
-    CacheError, CacheFuture, Engine, Limits, MemoryStore, Operated, Ran, RecordId, Refusal, SharedCache,
+    Engine, Limits, MemoryStore, Ran, RecordId, Refusal,
+    engine::{CacheError, CacheFuture, Operated, SharedCache},
 };
 use onceward_testkit::{Fault, FaultyStore, Method};
 
-use super::{Ledger, SECOND, claim_of, clock, id, identity_of_tests, options, pay, retry};
+use super::{Ledger, SECOND, builder, claim_of, clock, id, identity_of_tests, pay, retry};
 
 /// A map that counts, hangs or fails as a test says.
 #[derive(Default)]
@@ -72,8 +73,8 @@ impl SharedCache for Map {
 }
 
 async fn with(cache: &Arc<Map>, store: impl Store, instance: u64) -> Engine {
-    let options = options(instance).shared_cache(cache.clone());
-    Engine::open(Arc::new(store), identity_of_tests(), options).await.unwrap()
+    let builder = builder(Arc::new(store), instance).shared_cache(cache.clone());
+    builder.open(identity_of_tests()).await.unwrap()
 }
 
 /// A store, a filled cache, and another engine that has nothing in memory.
@@ -119,16 +120,16 @@ async fn another_request_under_a_shared_key_is_refused_like_any_other() {
 async fn a_cache_that_hangs_costs_one_patience_and_is_then_not_used_for_a_while() {
     let (_, cache, ledger, engine) = paid().await;
     cache.is(Manner::Hangs);
-    let before = onceward::time::instant();
+    let before = onceward::plumbing::time::instant();
     assert!(matches!(retry(&engine).await, Ok(Ran::Replayed { .. })));
-    let waited = onceward::time::instant() - before;
+    let waited = onceward::plumbing::time::instant() - before;
     assert!(waited <= Duration::from_millis(25), "{waited:?} of paused time");
     let asked = cache.gets();
     for n in 0..100 {
         engine.run(claim_of(&format!("n{n}"), "b"), async |_| Ledger::default().execute()).await.unwrap();
     }
     assert_eq!(cache.gets(), asked, "a cache that hung is not asked again within a second");
-    onceward::time::sleep(SECOND * 2).await;
+    onceward::plumbing::time::sleep(SECOND * 2).await;
     cache.is(Manner::Works);
     engine.run(claim_of("later", "b"), async |_| Ledger::default().execute()).await.unwrap();
     assert_eq!(cache.gets(), asked + 1, "it is asked again after that");
@@ -141,7 +142,7 @@ async fn a_dead_cache_costs_nothing_but_reads_of_the_store() {
     cache.is(Manner::Fails);
     for _ in 0..5 {
         assert!(matches!(retry(&engine).await, Ok(Ran::Replayed { .. })));
-        onceward::time::sleep(SECOND * 30).await;
+        onceward::plumbing::time::sleep(SECOND * 30).await;
     }
     assert_eq!(ledger.count(), 1);
 }
@@ -177,7 +178,7 @@ async fn the_entry_of_another_key_or_of_another_store_is_a_miss() {
     let ran = engine.run(claim_of("other", "body"), async move |_| worker.execute()).await.unwrap();
     assert!(matches!(ran, Ran::Executed { .. }), "{ran:?}");
     // Staging and production share a cache by mistake: the same key, another store.
-    onceward::time::sleep(SECOND).await;
+    onceward::plumbing::time::sleep(SECOND).await;
     let clock = clock();
     clock.advance(SECOND * 7);
     let elsewhere = with(&cache, MemoryStore::with_clock(clock), 4).await;
@@ -190,17 +191,17 @@ async fn the_entry_of_another_key_or_of_another_store_is_a_miss() {
 async fn a_chain_of_caches_is_believed_no_longer_than_one() {
     let (store, cache, _, _) = paid().await;
     let engine = without_a_store(store.clone(), &cache).await;
-    onceward::time::sleep(SECOND * 59).await;
+    onceward::plumbing::time::sleep(SECOND * 59).await;
     assert!(matches!(retry(&engine).await, Ok(Ran::Replayed { .. })));
     // Memory took the entry over a second before its time was over, and must not start that time again.
-    onceward::time::sleep(SECOND * 2).await;
+    onceward::plumbing::time::sleep(SECOND * 2).await;
     assert!(retry(&engine).await.is_err(), "the store had to be asked");
 }
 
 #[tokio::test(start_paused = true)]
 async fn an_operators_early_expiry_is_honoured_by_engines_that_read_the_cache() {
     let (_, cache, ledger, other) = paid().await;
-    onceward::time::sleep(SECOND * 30).await;
+    onceward::plumbing::time::sleep(SECOND * 30).await;
     assert!(matches!(retry(&other).await, Ok(Ran::Replayed { .. })));
     let stale = cache.entries.lock().unwrap()[&id()].clone();
     assert!(matches!(other.expire(id(), None).await.unwrap(), Operated::Applied(_)));
@@ -208,7 +209,7 @@ async fn an_operators_early_expiry_is_honoured_by_engines_that_read_the_cache() 
     // An older entry comes late, as from another engine's queue.
     cache.change(id(), |entry| *entry = stale);
     let limits = Limits::default();
-    onceward::time::sleep(limits.cache_revalidate + limits.claim_patience + SECOND).await;
+    onceward::plumbing::time::sleep(limits.cache_revalidate + limits.claim_patience + SECOND).await;
     assert!(matches!(pay(&other, &ledger).await, Ok(Ran::Executed { .. })));
     assert_eq!(ledger.count(), 2);
 }

@@ -4,15 +4,17 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
+use onceward::plumbing::time::sleep;
 use onceward::store::Store as _;
-use onceward::time::sleep;
 use onceward::{
-    Claimed, Engine, EngineError, Limits, MemoryStore, Observation, Observer, OnLapse, Outcome, Ran,
-    RecordId, RecoveryPoint, Refusal, Reply, State, Terms,
+    Claimed, Engine, EngineError, Limits, MemoryStore, OnLapse, Outcome, Ran, RecordId, RecoveryPoint,
+    Refusal, Reply, Terms,
+    engine::{Observation, Observer},
+    record::State,
 };
 use onceward_testkit::{Fault, FaultyStore, Method};
 
-use super::{Ledger, SECOND, claim, claim_of, clock, id, identity_of_tests, options, pay};
+use super::{Ledger, SECOND, builder, claim, claim_of, clock, id, identity_of_tests, pay};
 
 const MINUTE: Duration = Duration::from_secs(60);
 const CLAIMS: u64 = 600;
@@ -70,8 +72,8 @@ impl Stalling {
             if stalls { Fault::Stalls } else { Fault::None }
         });
         let (store, heard) = (Arc::new(store), Arc::new(Heard::default()));
-        let options = options(1).limits(limits).observer(heard.clone());
-        let engine = Engine::open(store.clone(), identity_of_tests(), options).await.unwrap();
+        let builder = builder(store.clone(), 1).limits(limits).observer(heard.clone());
+        let engine = builder.open(identity_of_tests()).await.unwrap();
         Self { engine, store, memory, stalled, loads, heard }
     }
 
@@ -179,7 +181,7 @@ async fn no_key_stays_unknown_after_a_stall_that_outlasted_the_leases_however_lo
 #[tokio::test(start_paused = true)]
 async fn invariant_09_one_lost_claim_more_than_the_limit_is_counted_and_lapses_if_it_was_written() {
     for (lost, left_to_lapse) in [(3, 0), (4, 1)] {
-        let limits = Limits { lost_claims: 3, ..Limits::default() };
+        let limits = Limits::default().lost_claims(3);
         let stalling = Stalling::start(Reads::Answered, limits).await;
         stalling.stall();
         stalling.refuse(0..lost).await;
@@ -208,7 +210,7 @@ async fn losing() -> (Engine, Arc<AtomicBool>, Arc<AtomicU64>) {
         }
         _ => Fault::None,
     });
-    let engine = Engine::open(Arc::new(store), identity_of_tests(), options(1)).await.unwrap();
+    let engine = builder(Arc::new(store), 1).open(identity_of_tests()).await.unwrap();
     losing.store(true, Ordering::SeqCst);
     let told = super::retry(&engine).await;
     assert!(told.is_err(), "{told:?}");
@@ -309,7 +311,7 @@ async fn a_take_over_that_lands_late_is_found_however_long_its_lease_and_keeps_t
     let claimed = stalling.engine.claim(claim().terms(terms).unwrap()).await.unwrap();
     let Claimed::Reserved(reservation) = claimed else { panic!("{claimed:?}") };
     let point = RecoveryPoint::new("charged", "1").unwrap();
-    assert_eq!(reservation.checkpoint(point).await.unwrap(), onceward::Tenure::Held);
+    assert_eq!(reservation.checkpoint(point).await.unwrap(), onceward::engine::Tenure::Held);
     drop(reservation);
     sleep(MINUTE * 21).await;
     stalling.stall();
@@ -328,11 +330,11 @@ async fn a_take_over_that_lands_late_is_found_however_long_its_lease_and_keeps_t
 async fn a_claim_that_was_answered_by_another_record_is_given_back_if_it_arrives_when_that_record_is_gone() {
     let memory = MemoryStore::with_clock(clock());
     let terms = Terms { retention: SECOND * 2, grace: Duration::ZERO, ..Terms::default() };
-    let here = Engine::open(Arc::new(memory.clone()), identity_of_tests(), options(1)).await.unwrap();
+    let here = builder(Arc::new(memory.clone()), 1).open(identity_of_tests()).await.unwrap();
     let short = || claim().terms(terms.clone()).unwrap();
     here.run(short(), async |_| Outcome::completed(Reply::new("first"))).await.unwrap();
     let store = Arc::new(FaultyStore::scripted(memory.clone(), [(Method::Swap, 1, Fault::LandsWhenTold)]));
-    let there = Engine::open(store.clone(), identity_of_tests(), options(2)).await.unwrap();
+    let there = builder(store.clone(), 2).open(identity_of_tests()).await.unwrap();
     let ran = there.run(short(), async |_| panic!("must not execute")).await.unwrap();
     assert!(matches!(ran, Ran::Replayed { .. }), "{ran:?}");
     sleep(SECOND * 40).await;
@@ -348,8 +350,8 @@ async fn beside_a_late_answer(slow: u64) -> (Engine, Engine) {
     let memory = MemoryStore::with_clock(clock());
     let late = Fault::Slow { before: MINUTE * 2, after: Duration::ZERO };
     let store = Arc::new(FaultyStore::scripted(memory.clone(), [(Method::Load, slow, late)]));
-    let there = Engine::open(Arc::new(memory), identity_of_tests(), options(2)).await.unwrap();
-    let here = Engine::open(store, identity_of_tests(), options(1)).await.unwrap();
+    let there = builder(Arc::new(memory), 2).open(identity_of_tests()).await.unwrap();
+    let here = builder(store, 1).open(identity_of_tests()).await.unwrap();
     (here, there)
 }
 
@@ -374,8 +376,8 @@ async fn a_window_that_an_operator_ends_by_a_slow_write_lasts_until_no_cache_bel
     let memory = MemoryStore::with_clock(clock());
     let slow = Fault::Slow { before: SECOND * 4, after: Duration::ZERO };
     let store = Arc::new(FaultyStore::scripted(memory.clone(), [(Method::Swap, 3, slow)]));
-    let there = Engine::open(Arc::new(memory), identity_of_tests(), options(2)).await.unwrap();
-    let here = Engine::open(store, identity_of_tests(), options(1)).await.unwrap();
+    let there = builder(Arc::new(memory), 2).open(identity_of_tests()).await.unwrap();
+    let here = builder(store, 1).open(identity_of_tests()).await.unwrap();
     let ledger = Ledger::default();
     pay(&here, &ledger).await.unwrap();
     let operator = here.clone();
@@ -402,7 +404,7 @@ async fn a_claim_that_arrives_late_after_a_second_outage_is_still_given_back() {
         Method::Load if call.nth == 2 => Fault::Slow { before: SECOND * 6, after: Duration::ZERO },
         _ => Fault::None,
     }));
-    let engine = Engine::open(store.clone(), identity_of_tests(), options(1)).await.unwrap();
+    let engine = builder(store.clone(), 1).open(identity_of_tests()).await.unwrap();
     let told = engine.run(claim(), async |_| panic!("must not execute")).await;
     assert!(told.is_err(), "{told:?}");
     // The store takes a write, and is then away for longer than a claim is looked for after that.
@@ -427,7 +429,7 @@ async fn a_store_that_panics_during_a_search_does_not_lose_the_claim() {
         (Method::Load, 3) => panic!("a bug of the store, which this test expects"),
         _ => Fault::None,
     });
-    let engine = Engine::open(Arc::new(store), identity_of_tests(), options(1)).await.unwrap();
+    let engine = builder(Arc::new(store), 1).open(identity_of_tests()).await.unwrap();
     let told = engine.run(claim(), async |_| panic!("must not execute")).await;
     assert!(told.is_err(), "{told:?}");
     sleep(MINUTE * 3).await;
@@ -446,7 +448,7 @@ async fn a_claim_whose_deadline_passes_while_the_store_is_away_is_searched_on() 
         Method::Load if is_away.load(Ordering::SeqCst) && call.id != Some(id()) => Fault::Unavailable,
         _ => Fault::None,
     }));
-    let engine = Engine::open(store.clone(), identity_of_tests(), options(1)).await.unwrap();
+    let engine = builder(store.clone(), 1).open(identity_of_tests()).await.unwrap();
     lost.store(true, Ordering::SeqCst);
     let told = tokio::join!(
         engine.run(claim(), async |_| panic!("must not execute")),

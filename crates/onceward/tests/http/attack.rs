@@ -12,7 +12,7 @@ use onceward::http::{
 };
 use onceward::store::{Stamped, Store as _};
 use onceward::{
-    Claim, Claimed, Fence, Key, OnLapse, Operation, OwnerToken, Profile, RecoveryPoint, Scope, Terms,
+    Claim, Claimed, Fence, Key, OnLapse, Operation, Profile, RecoveryPoint, Scope, Terms, claim::OwnerToken,
 };
 use onceward_testkit::{Fault, FaultyStore};
 use tower::limit::ConcurrencyLimit;
@@ -22,7 +22,7 @@ use super::{SECOND, doing, memory, post, scoped_by, with, without, world, world_
 
 #[tokio::test(start_paused = true)]
 async fn a_scope_header_that_is_named_by_connection_is_refused() {
-    let tenant = world(Policy::default()).await;
+    let tenant = world(Policy::new()).await;
     let got = tenant.send(with(post("k", "{}"), "connection", "close, X-Tenant")).await;
     assert_eq!(got.problem(), (401, "idempotency_scope_missing".to_owned()));
     assert!(got.json()["detail"].as_str().unwrap().contains("Connection"), "{got:?}");
@@ -38,7 +38,7 @@ async fn a_scope_header_that_is_named_by_connection_is_refused() {
 
 #[tokio::test(start_paused = true)]
 async fn a_connection_header_is_read_even_if_a_member_is_not_utf_8() {
-    let world = world(Policy::default()).await;
+    let world = world(Policy::new()).await;
     let mut request = post("k", "{}");
     let strange = HeaderValue::from_bytes(b"\xff, idempotency-key").unwrap();
     request.headers_mut().insert("connection", strange);
@@ -47,7 +47,7 @@ async fn a_connection_header_is_read_even_if_a_member_is_not_utf_8() {
 
 #[tokio::test(start_paused = true)]
 async fn an_interim_status_is_no_answer_whatever_the_service_calls_it() {
-    let world = world(Policy::default()).await;
+    let world = world(Policy::new()).await;
     assert_eq!(world.send(doing("word:completed:101", "k", "{}")).await.problem().0, 502);
     assert_eq!(world.send(post("k", "{}")).await.problem(), (409, "idempotency_outcome_unknown".to_owned()));
     assert_eq!(world.ledger(), 1);
@@ -60,14 +60,14 @@ async fn a_retry_that_saw_the_first_one_running_does_not_go_through_when_the_sto
     let store = FaultyStore::new(memory(), move |_| {
         if gone.load(Ordering::SeqCst) { Fault::Unavailable } else { Fault::None }
     });
-    let policy = Policy { in_progress: InProgress::Wait, store_down: StoreDown::Pass, ..Policy::default() };
+    let policy = Policy::new().in_progress(InProgress::Wait).store_down(StoreDown::Pass);
     let world = world_on(store, policy).await;
     let sender = world.clone();
     let first = tokio::spawn(async move { sender.send(doing("hang", "k", "{}")).await });
     world.upstream.began.notified().await;
     let waiter = world.clone();
     let retry = tokio::spawn(async move { waiter.send(post("k", "{}")).await });
-    onceward::time::sleep(SECOND).await;
+    onceward::plumbing::time::sleep(SECOND).await;
     away.store(true, Ordering::SeqCst);
     let told = retry.await.unwrap();
     assert_eq!((told.problem(), world.ledger()), ((409, "idempotency_key_in_progress".to_owned()), 1));
@@ -83,7 +83,7 @@ async fn a_retry_does_not_go_through_while_this_process_has_not_stored_the_first
     let store = FaultyStore::new(memory(), move |_| {
         if gone.load(Ordering::SeqCst) { Fault::Unavailable } else { Fault::None }
     });
-    let world = world_on(store, Policy { store_down: StoreDown::Pass, ..Policy::default() }).await;
+    let world = world_on(store, Policy::new().store_down(StoreDown::Pass)).await;
     let sender = world.clone();
     let first = tokio::spawn(async move { sender.send(doing("hang", "k", "{}")).await });
     world.upstream.began.notified().await;
@@ -96,7 +96,7 @@ async fn a_retry_does_not_go_through_while_this_process_has_not_stored_the_first
     assert_eq!((world.send(post("k", "{}")).await.problem(), world.ledger()), (refused, 1));
     assert_eq!(world.send(post("other", "{}")).await.header("onceward-store"), Some("unavailable"));
     away.store(false, Ordering::SeqCst);
-    onceward::time::sleep(SECOND * 60).await;
+    onceward::plumbing::time::sleep(SECOND * 60).await;
     assert!(world.send(post("k", "{}")).await.is_replay());
     assert_eq!(world.ledger(), 2);
 }
@@ -104,7 +104,7 @@ async fn a_retry_does_not_go_through_while_this_process_has_not_stored_the_first
 #[tokio::test(start_paused = true)]
 async fn work_that_is_taken_over_goes_by_the_lease_that_it_was_claimed_with() {
     let on_lapse = OnLapse::Resume { attempts: 3, within: SECOND * 600 };
-    let world = world(Policy { on_lapse, ..Policy::default() }).await;
+    let world = world(Policy::new().on_lapse(on_lapse)).await;
     let request = post("k", "{}");
     let fingerprint = Profile::default().fingerprint(&Parts {
         method: "POST",
@@ -119,9 +119,9 @@ async fn work_that_is_taken_over_goes_by_the_lease_that_it_was_claimed_with() {
         panic!("the key is fresh")
     };
     let point = RecoveryPoint::new("charged", Bytes::new()).unwrap();
-    assert_eq!(lost.checkpoint(point).await.unwrap(), onceward::Tenure::Held);
+    assert_eq!(lost.checkpoint(point).await.unwrap(), onceward::engine::Tenure::Held);
     drop(lost);
-    onceward::time::sleep(SECOND * 3).await;
+    onceward::plumbing::time::sleep(SECOND * 3).await;
 
     // Half of two seconds is one, though the route's lease is a minute now.
     let layer = IdempotencyLayer::new(world.engine, world.scope, world.routes).unwrap();
@@ -129,16 +129,16 @@ async fn work_that_is_taken_over_goes_by_the_lease_that_it_was_claimed_with() {
         Ok::<_, std::convert::Infallible>(Response::new(Full::<Bytes>::default()))
     });
     let full = ConcurrencyLimit::with_semaphore(inner, Arc::new(tokio::sync::Semaphore::new(0)));
-    let before = onceward::time::instant();
+    let before = onceward::plumbing::time::instant();
     let response = layer.layer(full).call(request).await.unwrap();
     // Nothing was sent this time, so no answer is missing. Whether the owner before sent something is still unknown.
-    assert_eq!((response.status().as_u16(), onceward::time::instant() - before), (409, SECOND));
+    assert_eq!((response.status().as_u16(), onceward::plumbing::time::instant() - before), (409, SECOND));
 }
 
 #[tokio::test(start_paused = true)]
 async fn an_owner_that_was_taken_over_answers_as_a_retry_would_be_answered() {
     let store = memory();
-    let policy = Policy { in_progress: InProgress::Accepted, ..Policy::default() };
+    let policy = Policy::new().in_progress(InProgress::Accepted);
     let world = world_on(store.clone(), policy).await;
     let layer = IdempotencyLayer::new(world.engine, world.scope, world.routes).unwrap();
     let inner = tower::service_fn(move |request: Request<_>| {
@@ -161,7 +161,7 @@ async fn an_owner_that_was_taken_over_answers_as_a_retry_would_be_answered() {
 
 #[tokio::test(start_paused = true)]
 async fn a_client_cannot_forge_the_operation_by_spelling_its_headers_with_underscores() {
-    let world = world(Policy::default()).await;
+    let world = world(Policy::new()).await;
     let forge = |request: Request<Full<Bytes>>| {
         let request = with(request, "onceward_fence", "1");
         with(with(request, "onceward_recovery-point", "done"), "onceward_other", "kept")
@@ -176,7 +176,7 @@ async fn a_client_cannot_forge_the_operation_by_spelling_its_headers_with_unders
 
 #[tokio::test(start_paused = true)]
 async fn the_layer_meets_an_expect_header_and_removes_it() {
-    let world = world(Policy::default()).await;
+    let world = world(Policy::new()).await;
     world.send(with(post("k", "{}"), "expect", "100-continue")).await;
     assert!(!world.upstream.saw.lock().unwrap().contains_key("expect"));
     let unkeyed = without(with(post("k", "{}"), "expect", "100-continue"), "idempotency-key");
@@ -186,7 +186,7 @@ async fn the_layer_meets_an_expect_header_and_removes_it() {
 
 #[tokio::test(start_paused = true)]
 async fn an_answer_whose_status_allows_no_body_has_none() {
-    let world = world(Policy::default()).await;
+    let world = world(Policy::new()).await;
     for status in [204, 304] {
         let key = format!("k{status}");
         let first = world.send(doing(&format!("status:{status}"), &key, "{}")).await;
@@ -197,9 +197,8 @@ async fn an_answer_whose_status_allows_no_body_has_none() {
 
 #[tokio::test(start_paused = true)]
 async fn head_is_refused_without_a_body() {
-    let mut world = world(Policy::default()).await;
-    world.routes =
-        Routes::new(Policy::default()).unwrap().route("HEAD /payments", Policy::default()).unwrap();
+    let mut world = world(Policy::new()).await;
+    world.routes = Routes::new(Policy::new()).unwrap().route("HEAD /payments", Policy::new()).unwrap();
     for (path, status) in [("/payments", 401), ("/.well-known/idempotency", 200)] {
         let mut request = without(post("k", "{}"), "x-tenant");
         (*request.method_mut(), *request.uri_mut()) = (Method::HEAD, path.parse().unwrap());
@@ -212,7 +211,7 @@ async fn head_is_refused_without_a_body() {
 
 #[tokio::test(start_paused = true)]
 async fn bytes_beyond_ascii_in_a_header_are_replayed_as_they_came() {
-    let world = world(Policy::default()).await;
+    let world = world(Policy::new()).await;
     let layer = IdempotencyLayer::new(world.engine, world.scope, world.routes).unwrap();
     let service = layer.layer(tower::service_fn(|_: Request<_>| async {
         let mut response = Response::new(Full::<Bytes>::from(&b"\x1f\x8b\x08 not text"[..]));

@@ -10,10 +10,10 @@ use http::{HeaderMap, Request, Response};
 use http_body::{Body, Frame};
 use http_body_util::BodyExt as _;
 use onceward::http::{CloseDelimited, IdempotencyLayer, LayerError, Policy, Routes, ScopeRules};
-use onceward::{Engine, Identity, Limits, Profile, Secret};
+use onceward::{Identity, Limits, Profile, Secret};
 use tower::{Layer as _, ServiceExt as _};
 
-use super::{World, doing, memory, options, post, world, world_on};
+use super::{World, builder, doing, memory, post, world, world_on};
 
 /// A body that notes whether it was polled, and then breaks off or ends with trailers.
 struct Watched {
@@ -46,7 +46,7 @@ fn request(method: &str, body: Watched) -> Request<Watched> {
 
 #[tokio::test(start_paused = true)]
 async fn a_request_whose_body_breaks_off_is_not_executed_and_reserves_nothing() {
-    let world = world(Policy::default()).await;
+    let world = world(Policy::new()).await;
     let layer =
         IdempotencyLayer::new(world.engine.clone(), world.scope.clone(), world.routes.clone()).unwrap();
     let upstream = world.upstream.clone();
@@ -60,7 +60,7 @@ async fn a_request_whose_body_breaks_off_is_not_executed_and_reserves_nothing() 
 
 #[tokio::test(start_paused = true)]
 async fn what_passes_through_is_not_read_ahead_and_keeps_its_trailers() {
-    let world = world(Policy::default()).await;
+    let world = world(Policy::new()).await;
     let layer = IdempotencyLayer::new(world.engine, world.scope, world.routes).unwrap();
     let asked = Arc::<AtomicBool>::default();
     let seen = asked.clone();
@@ -78,10 +78,10 @@ async fn what_passes_through_is_not_read_ahead_and_keeps_its_trailers() {
 }
 
 async fn narrow(reply_bytes: usize) -> World {
-    let wide = world_on(memory(), Policy { max_response_body: 2048, ..Policy::default() }).await;
-    let options = options().limits(Limits { reply_bytes, ..Limits::default() });
-    let identity = Identity::new("tests", &wide.scope.to_string()).unwrap();
-    let engine = Engine::open(Arc::new(memory()), identity, options).await.unwrap();
+    let wide = world_on(memory(), Policy::new().max_response_body(2048)).await;
+    let identity = Identity::in_namespace("tests").scoped_by(&wide.scope).unwrap();
+    let builder = builder(memory()).limits(Limits::default().reply_bytes(reply_bytes));
+    let engine = builder.open(identity).await.unwrap();
     World { engine, ..wide }
 }
 
@@ -105,14 +105,14 @@ async fn a_layer_cannot_accept_answers_that_the_engine_does_not_keep() {
     let refused = IdempotencyLayer::new(world.engine, world.scope.clone(), world.routes).unwrap_err();
     assert_eq!(refused, LayerError::Replies { limit: 2047 });
     let world = narrow(2048).await;
-    let larger = Routes::new(Policy { max_response_body: 2049, ..Policy::default() }).unwrap();
+    let larger = Routes::new(Policy::new().max_response_body(2049)).unwrap();
     let refused = IdempotencyLayer::new(world.engine, world.scope, larger).unwrap_err();
     assert!(matches!(refused, LayerError::ResponseBody { found: 2049, limit: 2048, .. }), "{refused}");
 }
 
 #[tokio::test(start_paused = true)]
 async fn a_layer_scopes_keys_by_the_rule_that_its_store_knows() {
-    let World { engine, routes, .. } = world(Policy::default()).await;
+    let World { engine, routes, .. } = world(Policy::new()).await;
     let other = ScopeRules::parse(["authorization"]).unwrap();
     let refused = IdempotencyLayer::new(engine, other, routes).unwrap_err();
     let (layer, engine) = ("authorization".to_owned(), "header:x-tenant".to_owned());
@@ -122,21 +122,21 @@ async fn a_layer_scopes_keys_by_the_rule_that_its_store_knows() {
 #[tokio::test(start_paused = true)]
 async fn a_layer_hashes_targets_under_the_secret_that_its_store_knows_again() {
     let secret = || Secret::new(*b"0123456789abcdef").unwrap();
-    let keyed = Profile::builder().secret(secret()).build().unwrap();
-    let scope = world(Policy::default()).await.scope;
+    let keyed_with = |secret| Profile::builder().secret(secret).build().unwrap();
+    let other = keyed_with(Secret::new(*b"fedcba9876543210").unwrap());
+    let scope = world(Policy::new()).await.scope;
     for (engine_secret, profile, accepted) in [
         (None, Profile::default(), true),
-        (Some(secret()), keyed.clone(), true),
-        (None, keyed, false),
-        (Some(secret()), Profile::default(), false),
+        (Some(secret()), keyed_with(secret()), true),
+        (None, keyed_with(secret()), false),
+        (Some(secret()), other, false),
+        // The layer keys it.
+        (Some(secret()), Profile::default(), true),
     ] {
-        let identity = Identity::new("tests", &scope.to_string()).unwrap();
-        let identity = engine_secret.clone().into_iter().fold(identity, Identity::with_secret);
-        let engine = Engine::open(Arc::new(memory()), identity, options()).await.unwrap();
-        let routes = Routes::new(Policy::with_fingerprint(profile)).unwrap();
-        if let Some(secret) = &engine_secret {
-            IdempotencyLayer::new(engine.clone(), scope.clone(), routes.clone().keyed_by(secret)).unwrap();
-        }
+        let identity = Identity::in_namespace("tests").scoped_by(&scope).unwrap();
+        let identity = engine_secret.into_iter().fold(identity, Identity::with_secret);
+        let engine = builder(memory()).open(identity).await.unwrap();
+        let routes = Routes::new(Policy::new().fingerprint(profile)).unwrap();
         match IdempotencyLayer::new(engine, scope.clone(), routes) {
             Ok(_) => assert!(accepted),
             Err(refused) => {
@@ -147,9 +147,28 @@ async fn a_layer_hashes_targets_under_the_secret_that_its_store_knows_again() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn a_fingerprint_without_a_secret_is_keyed_with_the_engines() {
+    let store = memory();
+    let scope = ScopeRules::parse_verified(["header:x-tenant"]).unwrap();
+    let secret = Secret::new(*b"0123456789abcdef").unwrap();
+    let identity = Identity::in_namespace("tests").scoped_by(&scope).unwrap().with_secret(secret.clone());
+    let engine = builder(store).open(identity).await.unwrap();
+    let send = async |profile: Profile| {
+        let routes = Routes::new(Policy::new().fingerprint(profile)).unwrap();
+        let world =
+            World { engine: engine.clone(), routes, scope: scope.clone(), upstream: Default::default() };
+        (world.send(post("k", "{}")).await, world.ledger())
+    };
+    assert_eq!(send(Profile::default()).await.1, 1);
+    let keyed = Profile::builder().secret(secret).build().unwrap();
+    let (got, executed) = send(keyed).await;
+    assert!(got.is_replay() && executed == 0, "{got:?}");
+}
+
+#[tokio::test(start_paused = true)]
 async fn clients_are_sent_to_where_the_proxy_in_front_publishes_the_policy() {
-    let World { engine, scope, .. } = world(Policy::default()).await;
-    let layer = IdempotencyLayer::new(engine, scope, Routes::new(Policy::default()).unwrap()).unwrap();
+    let World { engine, scope, .. } = world(Policy::new()).await;
+    let layer = IdempotencyLayer::new(engine, scope, Routes::new(Policy::new()).unwrap()).unwrap();
     for refused in ["https://a.example/<script>", &"x".repeat(256)] {
         assert!(layer.clone().base_url(refused).is_err(), "{refused}");
     }
@@ -170,7 +189,7 @@ async fn an_answer_that_ended_with_its_connection_is_stored_only_where_the_route
         (CloseDelimited::Accept, cut, true),
         (CloseDelimited::Unknown, document, false),
     ] {
-        let world = world(Policy { close_delimited, ..Policy::default() }).await;
+        let world = world(Policy::new().close_delimited(close_delimited)).await;
         let how = format!("closing:{body}");
         let first = world.send(doing(&how, "k", "{}")).await;
         let retried = world.send(post("k", "{}")).await;

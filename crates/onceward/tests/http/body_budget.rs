@@ -56,7 +56,7 @@ async fn layer(world: &World) -> IdempotencyLayer {
 
 #[tokio::test(start_paused = true)]
 async fn a_body_over_the_budget_is_refused_before_anything_is_claimed_and_fits_later() {
-    let world = world(Policy { max_request_body: 10, ..Policy::default() }).await;
+    let world = world(Policy::new().max_request_body(10)).await;
     let (began, go) = (Arc::new(Notify::new()), Arc::new(Notify::new()));
     let (begins, goes) = (began.clone(), go.clone());
     let service =
@@ -95,7 +95,7 @@ async fn a_body_over_the_budget_is_refused_before_anything_is_claimed_and_fits_l
 
 #[tokio::test(start_paused = true)]
 async fn a_client_that_goes_away_while_it_sends_gives_its_share_back() {
-    let world = world(Policy { max_request_body: 10, ..Policy::default() }).await;
+    let world = world(Policy::new().max_request_body(10)).await;
     let upstream = world.upstream.clone();
     let service = layer(&world)
         .await
@@ -113,16 +113,16 @@ async fn a_client_that_goes_away_while_it_sends_gives_its_share_back() {
 
 #[tokio::test(start_paused = true)]
 async fn a_body_that_takes_too_long_is_refused_and_reserves_nothing() {
-    let world = world(Policy::default()).await;
+    let world = world(Policy::new()).await;
     let upstream = world.upstream.clone();
     let service = layer(&world)
         .await
         .body_patience(SECOND * 5)
         .unwrap()
         .layer(tower::service_fn(move |request| upstream.clone().answer(request)));
-    let before = onceward::time::instant();
+    let before = onceward::plumbing::time::instant();
     let late = service.clone().oneshot(dripping("k", &["{"], false)).await.unwrap();
-    assert_eq!(onceward::time::instant() - before, SECOND * 5);
+    assert_eq!(onceward::plumbing::time::instant() - before, SECOND * 5);
     assert_eq!((late.status().as_u16(), &late.headers()["connection"]), (408, &"close".parse().unwrap()));
     let body = late.into_body().collect().await.unwrap().to_bytes();
     let body: serde_json::Value = serde_json::from_slice(&body).unwrap();
@@ -137,7 +137,7 @@ async fn a_body_that_takes_too_long_is_refused_and_reserves_nothing() {
 
 #[tokio::test(start_paused = true)]
 async fn limits_that_would_let_nothing_through_are_refused() {
-    let world = world(Policy { max_request_body: 10, ..Policy::default() }).await;
+    let world = world(Policy::new().max_request_body(10)).await;
     let refused = layer(&world).await.held_bytes(9).unwrap_err();
     assert!(matches!(refused, LayerError::HeldBytes { found: 10, limit: 9, .. }), "{refused}");
     assert_eq!(layer(&world).await.body_patience(Duration::ZERO).unwrap_err(), LayerError::BodyPatience);

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use onceward::Resolve;
+use onceward::engine::Resolve;
 use onceward::event::Resolution;
 use onceward::http::{Flavor, InProgress, KeyRule, Policy};
 use onceward::store::{Filter, Scan, Which};
@@ -10,7 +10,7 @@ use onceward::store::{Filter, Scan, Which};
 use super::{SECOND, World, doing, post, with, without, world};
 
 fn both() -> [Policy; 2] {
-    [Flavor::Ietf, Flavor::Stripe].map(|flavor| Policy { flavor, ..Policy::default() })
+    [Flavor::Ietf, Flavor::Stripe].map(|flavor| Policy::new().flavor(flavor))
 }
 
 #[tokio::test(start_paused = true)]
@@ -36,7 +36,7 @@ async fn a_retry_gets_the_first_answer_and_nothing_runs_again() {
 #[tokio::test(start_paused = true)]
 async fn a_missing_key_is_refused_only_where_it_is_required() {
     for policy in both() {
-        let required = world(Policy { key: KeyRule::Required, ..policy.clone() }).await;
+        let required = world(policy.clone().key(KeyRule::Required)).await;
         let got = required.send(without(post("k", "{}"), "idempotency-key")).await;
         assert_eq!(got.problem(), (400, "idempotency_key_missing".to_owned()));
         assert_eq!(got.json()["next_action"], "fix_request");
@@ -103,7 +103,7 @@ async fn a_retry_of_a_running_request_gets_409_and_a_mismatch_beats_it() {
 
 #[tokio::test(start_paused = true)]
 async fn a_retry_of_a_running_request_gets_202_where_the_route_says_so() {
-    let world = world(Policy { in_progress: InProgress::Accepted, ..Policy::default() }).await;
+    let world = world(Policy::new().in_progress(InProgress::Accepted)).await;
     let running = hanging(&world).await;
     let retry = world.send(post("k", "{}")).await;
     assert_eq!(retry.problem(), (202, "idempotency_key_in_progress".to_owned()));
@@ -115,15 +115,15 @@ async fn a_retry_of_a_running_request_gets_202_where_the_route_says_so() {
 
 #[tokio::test(start_paused = true)]
 async fn a_retry_waits_where_the_route_says_so_or_where_it_asks_to() {
-    let waits = Policy { in_progress: InProgress::Wait, ..Policy::default() };
+    let waits = Policy::new().in_progress(InProgress::Wait);
     let plain = || post("k", "{}");
     let asking = || with(with(post("k", "{}"), "prefer", "respond-async"), "prefer", "foo; x=1, wait=5");
-    for (policy, request) in [(waits, plain()), (Policy::default(), asking())] {
+    for (policy, request) in [(waits, plain()), (Policy::new(), asking())] {
         let world = world(policy).await;
         let running = hanging(&world).await;
         let waiter = world.clone();
         let waiting = tokio::spawn(async move { waiter.send(request).await });
-        onceward::time::sleep(SECOND * 2).await;
+        onceward::plumbing::time::sleep(SECOND * 2).await;
         assert!(!waiting.is_finished());
         world.upstream.go.notify_one();
         assert!(waiting.await.unwrap().is_replay());
@@ -134,12 +134,12 @@ async fn a_retry_waits_where_the_route_says_so_or_where_it_asks_to() {
 
 #[tokio::test(start_paused = true)]
 async fn no_client_waits_longer_than_the_route_allows() {
-    let world = world(Policy { wait: SECOND * 3, ..Policy::default() }).await;
+    let world = world(Policy::new().wait(SECOND * 3)).await;
     let running = hanging(&world).await;
-    let before = onceward::time::instant();
+    let before = onceward::plumbing::time::instant();
     let retry = world.send(with(post("k", "{}"), "prefer", "wait=1000")).await;
     assert_eq!(retry.status, 409);
-    assert_eq!(onceward::time::instant() - before, SECOND * 3);
+    assert_eq!(onceward::plumbing::time::instant() - before, SECOND * 3);
     world.upstream.go.notify_one();
     running.await.unwrap();
 }
@@ -147,11 +147,11 @@ async fn no_client_waits_longer_than_the_route_allows() {
 #[tokio::test(start_paused = true)]
 async fn a_client_is_kept_no_longer_than_the_route_allows_and_the_work_goes_on() {
     for policy in both() {
-        let world = world(Policy { respond_within: SECOND * 2, ..policy }).await;
+        let world = world(policy.respond_within(SECOND * 2)).await;
         let got = world.send(doing("slow:5", "k", "{}")).await;
         assert_eq!(got.problem(), (504, "idempotency_key_in_progress".to_owned()));
         assert_eq!((got.header("retry-after"), &got.json()["next_action"]), (Some("1"), &"wait".into()));
-        onceward::time::sleep(SECOND * 5).await;
+        onceward::plumbing::time::sleep(SECOND * 5).await;
         assert!(world.send(post("k", "{}")).await.is_replay());
         assert_eq!(world.ledger(), 1);
     }
@@ -239,7 +239,7 @@ async fn the_services_own_gateway_errors_keep_their_status_and_leave_the_outcome
 async fn a_request_whose_answer_is_too_large_is_executed_once_and_every_retry_gets_the_same_problem() {
     for policy in both() {
         let limit = 64 * 1024;
-        let world = world(Policy { max_response_body: limit, ..policy }).await;
+        let world = world(policy.max_response_body(limit)).await;
         for (key, what) in [("a", format!("bytes:{}", limit + 1)), ("b", "endless".to_owned())] {
             let first = world.send(doing(&what, key, "{}")).await;
             assert_eq!(first.problem(), (502, "idempotency_response_too_large".to_owned()), "{what}");
@@ -260,7 +260,7 @@ async fn a_request_whose_answer_is_too_large_is_executed_once_and_every_retry_ge
 #[tokio::test(start_paused = true)]
 async fn a_request_over_the_limit_is_refused_and_nothing_is_reserved() {
     for policy in both() {
-        let world = world(Policy { max_request_body: 10, ..policy }).await;
+        let world = world(policy.max_request_body(10)).await;
         let got = world.send(post("k", "12345678901")).await;
         assert_eq!(got.problem(), (413, "idempotency_request_too_large".to_owned()));
         assert_eq!(got.header("connection"), Some("close"));
@@ -271,12 +271,12 @@ async fn a_request_over_the_limit_is_refused_and_nothing_is_reserved() {
 
 #[tokio::test(start_paused = true)]
 async fn the_window_ends_when_it_was_promised_to_and_the_key_names_a_new_operation() {
-    let policy = Policy { retention: SECOND * 60, grace: Duration::ZERO, ..Policy::default() };
+    let policy = Policy::new().retention(SECOND * 60).grace(Duration::ZERO);
     let world = world(policy).await;
     world.send(post("k", "{}")).await;
-    onceward::time::sleep(SECOND * 59).await;
+    onceward::plumbing::time::sleep(SECOND * 59).await;
     assert!(world.send(post("k", "{}")).await.is_replay());
-    onceward::time::sleep(SECOND * 2).await;
+    onceward::plumbing::time::sleep(SECOND * 2).await;
     let got = world.send(post("k", "{}")).await;
     assert_eq!((got.is_replay(), world.ledger()), (false, 2));
 }

@@ -15,9 +15,9 @@ use tower::Layer as _;
 use super::{Upstream, World, world};
 
 async fn layer() -> IdempotencyLayer {
-    let World { engine, scope, .. } = world(Policy::default()).await;
-    let required = Policy { key: KeyRule::Required, ..Policy::default() };
-    let routes = Routes::new(Policy::default()).unwrap().route("POST /payments", required).unwrap();
+    let World { engine, scope, .. } = world(Policy::new()).await;
+    let required = Policy::new().key(KeyRule::Required);
+    let routes = Routes::new(Policy::new()).unwrap().route("POST /payments", required).unwrap();
     IdempotencyLayer::new(engine, scope, routes).unwrap()
 }
 

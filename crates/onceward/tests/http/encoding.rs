@@ -13,7 +13,7 @@ fn asked(world: &World) -> Vec<String> {
 
 #[tokio::test(start_paused = true)]
 async fn under_a_key_the_service_is_asked_for_an_answer_that_every_client_can_read() {
-    let mut world = world(Policy::default()).await;
+    let mut world = world(Policy::new()).await;
     let request = || with(with(post("k", "{}"), "accept-encoding", "gzip"), "accept-encoding", "br, *;q=0.1");
     world.send(request()).await;
     assert_eq!(asked(&world), ["identity"]);
@@ -22,7 +22,7 @@ async fn under_a_key_the_service_is_asked_for_an_answer_that_every_client_can_re
     // A request without a key goes through as it came.
     world.send(without(request(), "idempotency-key")).await;
     assert_eq!(asked(&world), ["gzip", "br, *;q=0.1"]);
-    world.routes = Routes::new(Policy { mode: Mode::Observe, ..Policy::default() }).unwrap();
+    world.routes = Routes::new(Policy::new().mode(Mode::Observe)).unwrap();
     world.send(request()).await;
     assert_eq!(asked(&world), ["gzip", "br, *;q=0.1"]);
 }
@@ -30,7 +30,7 @@ async fn under_a_key_the_service_is_asked_for_an_answer_that_every_client_can_re
 #[tokio::test(start_paused = true)]
 async fn an_answer_that_is_encoded_all_the_same_is_replayed_only_to_clients_that_accept_it() {
     for flavor in [Flavor::Ietf, Flavor::Stripe] {
-        let world = world(Policy { flavor, ..Policy::default() }).await;
+        let world = world(Policy::new().flavor(flavor)).await;
         let first = world.send(with(doing("encoded:br", "k", "{}"), "accept-encoding", "br")).await;
         assert_eq!((first.status, first.header("content-encoding")), (201, Some("br")));
         for accepted in ["gzip", "gzip, br;q=0", "*;q=0", "identity", ""] {
@@ -64,7 +64,7 @@ async fn an_answer_that_is_encoded_all_the_same_is_replayed_only_to_clients_that
 
 #[tokio::test(start_paused = true)]
 async fn an_answer_without_a_coding_is_replayed_to_every_client() {
-    let world = world(Policy::default()).await;
+    let world = world(Policy::new()).await;
     let first = world.send(with(doing("headers", "k", "{}"), "accept-encoding", "br")).await;
     for accepted in ["gzip", "identity", "*;q=0", ""] {
         let got = world.send(with(post("k", "{}"), "accept-encoding", accepted)).await;

@@ -14,7 +14,7 @@ use super::{SECOND, doing, post, world};
 
 #[tokio::test(start_paused = true)]
 async fn a_client_that_disconnects_cancels_nothing_and_its_retry_replays() {
-    let world = world(Policy { in_progress: InProgress::Wait, ..Policy::default() }).await;
+    let world = world(Policy::new().in_progress(InProgress::Wait)).await;
     let sending = world.send(doing("hang", "k", "{}"));
     tokio::select! {
         got = sending => panic!("{got:?}"),
@@ -30,7 +30,7 @@ async fn a_client_that_disconnects_cancels_nothing_and_its_retry_replays() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
 async fn a_thousand_concurrent_requests_with_one_key_are_executed_once() {
     for in_progress in [InProgress::Conflict, InProgress::Wait] {
-        let world = world(Policy { in_progress, ..Policy::default() }).await;
+        let world = world(Policy::new().in_progress(in_progress)).await;
         let sending: Vec<_> = (0..1000)
             .map(|_| {
                 let world = world.clone();
@@ -53,7 +53,7 @@ async fn a_thousand_concurrent_requests_with_one_key_are_executed_once() {
 #[tokio::test(start_paused = true)]
 async fn every_status_is_stored_released_or_left_unknown_as_its_class_says() {
     for status in 200..=599 {
-        let world = world(Policy::default()).await;
+        let world = world(Policy::new()).await;
         let first = world.send(doing(&format!("status:{status}"), "k", "{}")).await;
         assert_eq!(first.status, status);
         let retry = world.send(post("k", "{}")).await;
@@ -74,14 +74,14 @@ async fn every_status_is_stored_released_or_left_unknown_as_its_class_says() {
 
 #[tokio::test(start_paused = true)]
 async fn an_interim_status_is_no_answer() {
-    let world = world(Policy::default()).await;
+    let world = world(Policy::new()).await;
     assert_eq!(world.send(doing("status:101", "k", "{}")).await.problem().0, 502);
     assert_eq!(world.send(post("k", "{}")).await.status, 409);
 }
 
 #[tokio::test(start_paused = true)]
 async fn the_services_own_word_wins_and_is_not_passed_on() {
-    let world = world(Policy::default()).await;
+    let world = world(Policy::new()).await;
     let completed = world.send(doing("word:completed:503", "a", "{}")).await;
     assert_eq!((completed.status, completed.header("onceward-outcome")), (503, None));
     let retry = world.send(post("a", "{}")).await;
@@ -100,7 +100,7 @@ async fn the_services_own_word_wins_and_is_not_passed_on() {
 
 #[tokio::test(start_paused = true)]
 async fn a_route_can_say_what_a_status_proves() {
-    let policy = Policy { retryable: vec![409], unknown: vec![500], ..Policy::default() };
+    let policy = Policy::new().retryable([409]).unknown([500]);
     let world = world(policy).await;
     assert_eq!(world.send(doing("status:409", "a", "{}")).await.body, "execution 1 of {}");
     assert_eq!(world.send(post("a", "{}")).await.status, 201);
@@ -111,18 +111,18 @@ async fn a_route_can_say_what_a_status_proves() {
 
 #[tokio::test(start_paused = true)]
 async fn an_answer_that_comes_after_the_timeout_is_the_truth() {
-    let world = world(Policy::default()).await;
+    let world = world(Policy::new()).await;
     assert_eq!(world.send(doing("slow:40", "k", "{}")).await.problem().0, 504);
     assert_eq!(world.send(post("k", "{}")).await.status, 409);
-    onceward::time::sleep(SECOND * 20).await;
+    onceward::plumbing::time::sleep(SECOND * 20).await;
     assert!(world.send(post("k", "{}")).await.is_replay());
     assert_eq!(world.ledger(), 1);
 }
 
 #[tokio::test(start_paused = true)]
 async fn an_unprotected_route_passes_through_and_keeps_nothing() {
-    let mut world = world(Policy::default()).await;
-    world.routes = Routes::new(Policy::default()).unwrap().unprotected("POST /payments").unwrap();
+    let mut world = world(Policy::new()).await;
+    world.routes = Routes::new(Policy::new()).unwrap().unprotected("POST /payments").unwrap();
     for number in 1..=2 {
         assert_eq!(world.send(doing("", "k", "{}")).await.status, 201);
         assert_eq!(world.ledger(), number);
@@ -131,7 +131,7 @@ async fn an_unprotected_route_passes_through_and_keeps_nothing() {
 
 #[tokio::test(start_paused = true)]
 async fn a_rust_handler_finds_its_operation_in_the_extensions() {
-    let world = world(Policy::default()).await;
+    let world = world(Policy::new()).await;
     let got = world.send(doing("operation", "k", "{}")).await;
     let saw = world.upstream.saw.lock().unwrap()["onceward-operation"].clone();
     assert_eq!(got.body, saw.to_str().unwrap());
@@ -143,7 +143,7 @@ type Inner =
 
 #[tokio::test(start_paused = true)]
 async fn requests_that_wait_for_another_hold_no_capacity_of_the_service() {
-    let world = world(Policy { in_progress: InProgress::Wait, ..Policy::default() }).await;
+    let world = world(Policy::new().in_progress(InProgress::Wait)).await;
     let layer = IdempotencyLayer::new(world.engine, world.scope, world.routes).unwrap();
     let calls = Arc::new(AtomicU64::new(0));
     let (began, go) = (Arc::new(tokio::sync::Notify::new()), Arc::new(tokio::sync::Notify::new()));
@@ -168,7 +168,7 @@ async fn requests_that_wait_for_another_hold_no_capacity_of_the_service() {
     let hanging = send("hang", "k");
     began.notified().await;
     let waiting = [send("", "k"), send("", "k"), send("", "k")];
-    onceward::time::sleep(SECOND).await;
+    onceward::plumbing::time::sleep(SECOND).await;
     assert_eq!(send("", "another").await.unwrap(), 200);
     go.notify_one();
     for sent in waiting.into_iter().chain([hanging]) {
@@ -179,8 +179,7 @@ async fn requests_that_wait_for_another_hold_no_capacity_of_the_service() {
 
 #[tokio::test(start_paused = true)]
 async fn a_service_that_is_not_ready_within_half_a_lease_is_not_called() {
-    let world =
-        world(Policy { timeout: SECOND * 300, respond_within: SECOND * 300, ..Policy::default() }).await;
+    let world = world(Policy::new().timeout(SECOND * 300).respond_within(SECOND * 300)).await;
     let layer = IdempotencyLayer::new(world.engine, world.scope, world.routes).unwrap();
     let inner = Inner::new(tower::service_fn(|_| async { Ok(Response::new(Full::default())) }));
     let full = ConcurrencyLimit::with_semaphore(inner.clone(), Arc::new(tokio::sync::Semaphore::new(0)));
@@ -201,7 +200,7 @@ async fn the_record_keeps_what_the_service_itself_says_of_its_failure() {
         ("status:503", "unknown", unsure),
         ("status:429", "failed_retryable", "the service answered 429: nothing was done"),
     ] {
-        let world = world(Policy::default()).await;
+        let world = world(Policy::new()).await;
         let got = world.send(doing(what, "k", "{}")).await;
         let record = world.engine.load(got.handled.operation.unwrap()).await.unwrap().unwrap().record;
         assert_eq!((record.state.name(), record.last_error.as_deref()), (state, Some(cause)), "{what}");

@@ -23,13 +23,13 @@ async fn failing(fault: Fault, policy: Policy) -> World {
 }
 
 fn pass() -> Policy {
-    Policy { store_down: StoreDown::Pass, ..Policy::default() }
+    Policy::new().store_down(StoreDown::Pass)
 }
 
 #[tokio::test(start_paused = true)]
 async fn a_store_that_is_away_refuses_everything_and_nothing_is_dispatched() {
     for fault in [Fault::Unavailable, Fault::Overloaded, Fault::CallLost] {
-        let world = failing(fault, Policy::default()).await;
+        let world = failing(fault, Policy::new()).await;
         let got = world.send(post("k", "{}")).await;
         assert_eq!(got.problem(), (503, "idempotency_store_unavailable".to_owned()), "{fault:?}");
         assert_eq!(got.json()["next_action"], "retry_same_key");
@@ -63,7 +63,7 @@ async fn a_claim_that_may_have_been_written_never_goes_through_unprotected() {
 
 #[tokio::test(start_paused = true)]
 async fn a_record_that_cannot_be_read_is_never_taken_for_absent() {
-    for policy in [Policy::default(), pass()] {
+    for policy in [Policy::new(), pass()] {
         let store = memory();
         let first = world_on(store.clone(), policy.clone()).await;
         first.send(post("k", "{}")).await;
@@ -89,9 +89,9 @@ async fn a_release_that_could_not_be_stored_is_not_given_and_the_next_try_execut
         (Method::Swap, 3..30) => Fault::Unavailable,
         _ => Fault::None,
     });
-    let world = world_on(store, Policy::default()).await;
+    let world = world_on(store, Policy::new()).await;
     was_not_stored(&world.send(doing("status:429", "k", "{}")).await);
-    onceward::time::sleep(std::time::Duration::from_secs(60)).await;
+    onceward::plumbing::time::sleep(std::time::Duration::from_secs(60)).await;
     assert_eq!((world.send(post("k", "{}")).await.status, world.ledger()), (201, 2));
 }
 
@@ -102,17 +102,17 @@ async fn an_answer_that_could_not_be_stored_is_never_given_and_the_stored_one_is
         (Method::Swap, 3..30) => Fault::Unavailable,
         _ => Fault::None,
     });
-    let world = world_on(store, Policy::default()).await;
+    let world = world_on(store, Policy::new()).await;
     let got = world.send(doing("", "k", "{}")).await;
     was_not_stored(&got);
-    onceward::time::sleep(std::time::Duration::from_secs(60)).await;
+    onceward::plumbing::time::sleep(std::time::Duration::from_secs(60)).await;
     assert!(world.send(post("k", "{}")).await.is_replay());
     assert_eq!(world.ledger(), 1);
 }
 
 #[tokio::test(start_paused = true)]
 async fn a_demanded_key_and_unprotected_requests_cannot_be_combined() {
-    let policy = Policy { key: KeyRule::Required, ..pass() };
+    let policy = pass().key(KeyRule::Required);
     assert!(onceward::http::Routes::new(policy).is_err());
 }
 
@@ -131,7 +131,7 @@ async fn a_request_does_not_go_through_while_another_claim_of_its_key_is_on_its_
     let world = world_on(store, pass()).await;
     let sender = world.clone();
     let first = tokio::spawn(async move { sender.send(post("k", "{}")).await });
-    onceward::time::sleep(SECOND).await;
+    onceward::plumbing::time::sleep(SECOND).await;
     let second = world.send(post("k", "{}")).await;
     assert_eq!(second.problem(), (503, "idempotency_store_unavailable".to_owned()));
     assert_eq!(first.await.unwrap().status, 201);
@@ -145,10 +145,10 @@ async fn a_claim_that_its_client_left_keeps_others_from_going_through() {
     let world = world_on(store, pass()).await;
     let sender = world.clone();
     let first = tokio::spawn(async move { sender.send(post("k", "{}")).await });
-    onceward::time::sleep(SECOND).await;
+    onceward::plumbing::time::sleep(SECOND).await;
     first.abort();
     assert_eq!(world.send(post("k", "{}")).await.problem().0, 503);
-    onceward::time::sleep(SECOND * 2).await;
+    onceward::plumbing::time::sleep(SECOND * 2).await;
     assert!(world.send(post("k", "{}")).await.is_replay());
     assert_eq!(world.ledger(), 1);
 }
@@ -201,7 +201,7 @@ async fn a_request_that_was_sent_is_never_said_not_to_have_been_executed() {
         (Method::Swap, 3) => panic!("a bug of the store, which this test expects"),
         _ => Fault::None,
     });
-    let world = world_on(store, Policy::default()).await;
+    let world = world_on(store, Policy::new()).await;
     let got = world.send(post("k", "{}")).await;
     assert_eq!(world.ledger(), 1);
     assert_eq!(got.problem(), (502, "idempotency_outcome_unknown".to_owned()));

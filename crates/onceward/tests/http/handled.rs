@@ -14,9 +14,9 @@ fn route_and_disposition(got: &Got) -> (&str, Disposition) {
 
 #[tokio::test(start_paused = true)]
 async fn every_response_names_its_route_and_what_was_done_with_the_request() {
-    let mut world = world(Policy::default()).await;
-    let required = Policy { key: KeyRule::Required, ..Policy::default() };
-    world.routes = Routes::new(Policy::default())
+    let mut world = world(Policy::new()).await;
+    let required = Policy::new().key(KeyRule::Required);
+    world.routes = Routes::new(Policy::new())
         .unwrap()
         .route("POST /payments", required)
         .unwrap()
@@ -61,10 +61,12 @@ async fn every_response_names_its_route_and_what_was_done_with_the_request() {
 
 #[tokio::test(start_paused = true)]
 async fn a_protected_request_names_its_operation_however_it_ends() {
-    let world = world(Policy::default()).await;
+    let world = world(Policy::new()).await;
     let scope = onceward::Scope::new("acme").unwrap();
-    let id =
-        Identity::new("tests", "header:x-tenant").unwrap().id_of(&scope, &onceward::Key::new("k").unwrap());
+    let id = Identity::in_namespace("tests")
+        .scoped_by("header:x-tenant")
+        .unwrap()
+        .id_of(&scope, &onceward::Key::new("k").unwrap());
     for body in ["{}", "{}", "[]"] {
         assert_eq!(world.send(post("k", body)).await.handled.operation, Some(id));
     }
@@ -78,7 +80,7 @@ async fn a_request_that_goes_through_unprotected_is_marked() {
     let store = FaultyStore::new(memory(), move |call| {
         if call.id.is_some_and(|id| id != identity) { Fault::Unavailable } else { Fault::None }
     });
-    let pass = Policy { store_down: StoreDown::Pass, ..Policy::default() };
+    let pass = Policy::new().store_down(StoreDown::Pass);
     let Handled { disposition, .. } = world_on(store, pass).await.send(post("k", "{}")).await.handled;
     assert_eq!(
         (disposition, disposition.name(), disposition.code()),

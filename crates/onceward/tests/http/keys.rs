@@ -5,13 +5,13 @@ use http::{HeaderValue, Method, Request};
 use http_body_util::Full;
 use onceward::fingerprint::Profile;
 use onceward::http::{Disposition, KeyRule, Policy, Routes};
-use onceward::{RecordFormat, Syntax};
+use onceward::{key::Syntax, record::RecordFormat};
 
-use super::{memory, options, post, with, without, world, world_with};
+use super::{builder, memory, post, with, without, world, world_with};
 
 #[tokio::test(start_paused = true)]
 async fn methods_that_are_not_listed_pass_through_with_a_key_and_leave_no_record() {
-    let world = world(Policy::default()).await;
+    let world = world(Policy::new()).await;
     for (index, method) in
         [Method::GET, Method::HEAD, Method::OPTIONS, Method::PUT, Method::DELETE].into_iter().enumerate()
     {
@@ -27,9 +27,9 @@ async fn methods_that_are_not_listed_pass_through_with_a_key_and_leave_no_record
 
 #[tokio::test(start_paused = true)]
 async fn a_method_in_another_case_is_refused_and_gets_around_no_required_key() {
-    let required = Policy { key: KeyRule::Required, ..Policy::default() };
-    let mut world = world(Policy::default()).await;
-    let routes = Routes::new(Policy::default()).unwrap().route("POST /payments", required.clone()).unwrap();
+    let required = Policy::new().key(KeyRule::Required);
+    let mut world = world(Policy::new()).await;
+    let routes = Routes::new(Policy::new()).unwrap().route("POST /payments", required.clone()).unwrap();
     let routes = routes.route("PROPFIND /payments", required).unwrap();
     world.routes = routes.unprotected("REPORT /payments").unwrap();
     let send = async |method: &str, key: bool| {
@@ -59,8 +59,8 @@ async fn a_method_in_another_case_is_refused_and_gets_around_no_required_key() {
 
 #[tokio::test(start_paused = true)]
 async fn a_route_can_list_other_methods() {
-    let mut world = world(Policy::default()).await;
-    world.routes = Routes::new(Policy::default()).unwrap().route("PUT /payments", Policy::default()).unwrap();
+    let mut world = world(Policy::new()).await;
+    world.routes = Routes::new(Policy::new()).unwrap().route("PUT /payments", Policy::new()).unwrap();
     for _ in 0..2 {
         let mut request = post("k", "{}");
         *request.method_mut() = Method::PUT;
@@ -71,21 +71,21 @@ async fn a_route_can_list_other_methods() {
 
 #[tokio::test(start_paused = true)]
 async fn both_spellings_name_the_same_key_and_strict_syntax_wants_quotes() {
-    let lenient = world(Policy::default()).await;
+    let lenient = world(Policy::new()).await;
     lenient.send(post("k", "{}")).await;
     for same in ["\"k\"", " k ", "\"k\";p=1"] {
         assert!(lenient.send(post(same, "{}")).await.is_replay(), "{same}");
     }
     assert_eq!(lenient.ledger(), 1);
 
-    let strict = world(Policy { syntax: Syntax::Strict, ..Policy::default() }).await;
+    let strict = world(Policy::new().syntax(Syntax::Strict)).await;
     assert_eq!(strict.send(post("k", "{}")).await.problem().1, "idempotency_key_invalid");
     assert_eq!(strict.send(post("\"k\"", "{}")).await.status, 201);
 }
 
 #[tokio::test(start_paused = true)]
 async fn a_malformed_key_is_refused_and_never_repeated() {
-    let world = world(Policy::default()).await;
+    let world = world(Policy::new()).await;
     let long = "x".repeat(256);
     let refused: Vec<&[u8]> = vec![
         b"",
@@ -120,14 +120,14 @@ async fn a_malformed_key_is_refused_and_never_repeated() {
 
 #[tokio::test(start_paused = true)]
 async fn a_short_key_is_refused_where_the_route_asks_for_more() {
-    let world = world(Policy { min_key_length: 16, ..Policy::default() }).await;
+    let world = world(Policy::new().min_key_length(16)).await;
     assert_eq!(world.send(post("123456789012345", "{}")).await.problem().0, 400);
     assert_eq!(world.send(post("1234567890123456", "{}")).await.status, 201);
 }
 
 #[tokio::test(start_paused = true)]
 async fn keys_that_differ_in_case_or_inner_spaces_are_different() {
-    let world = world(Policy::default()).await;
+    let world = world(Policy::new()).await;
     for key in ["abc", "Abc", "\"a bc\"", "\"a  bc\""] {
         assert!(!world.send(post(key, "{}")).await.is_replay(), "{key}");
     }
@@ -136,7 +136,7 @@ async fn keys_that_differ_in_case_or_inner_spaces_are_different() {
 
 #[tokio::test(start_paused = true)]
 async fn another_method_path_or_query_is_another_request() {
-    let world = world(Policy::default()).await;
+    let world = world(Policy::new()).await;
     world.send(post("k", "{}")).await;
     let changed = |change: &dyn Fn(&mut Request<Full<Bytes>>)| {
         let mut request = post("k", "{}");
@@ -155,7 +155,7 @@ async fn another_method_path_or_query_is_another_request() {
 
 #[tokio::test(start_paused = true)]
 async fn the_same_json_in_another_spelling_is_the_same_request() {
-    let world = world(Policy::default()).await;
+    let world = world(Policy::new()).await;
     world.send(post("k", r#"{"amount": 100, "name": "A"}"#)).await;
     for same in [
         r#"{"name":"A","amount":100}"#,
@@ -172,7 +172,7 @@ async fn the_same_json_in_another_spelling_is_the_same_request() {
 
 #[tokio::test(start_paused = true)]
 async fn doubtful_bodies_are_compared_by_their_bytes() {
-    let world = world(Policy::default()).await;
+    let world = world(Policy::new()).await;
     let deep = "[".repeat(100_000);
     for (index, (body, other)) in [
         ("9007199254740993".to_owned(), "9007199254740992".to_owned()),
@@ -193,7 +193,7 @@ async fn doubtful_bodies_are_compared_by_their_bytes() {
 
 #[tokio::test(start_paused = true)]
 async fn bytes_that_are_not_utf_8_are_compared_as_well() {
-    let world = world(Policy::default()).await;
+    let world = world(Policy::new()).await;
     let raw = |bytes: &'static [u8]| post("k", "").map(|_| Full::from(bytes));
     assert_eq!(world.send(raw(b"\"\xff\"")).await.status, 201);
     assert!(world.send(raw(b"\"\xff\"")).await.is_replay());
@@ -202,7 +202,7 @@ async fn bytes_that_are_not_utf_8_are_compared_as_well() {
 
 #[tokio::test(start_paused = true)]
 async fn a_new_multipart_boundary_is_the_same_request() {
-    let world = world(Policy::default()).await;
+    let world = world(Policy::new()).await;
     let multipart = |boundary: &str, value: &str| {
         let body = format!(
             "--{boundary}\r\ncontent-disposition: form-data; name=\"a\"\r\n\r\n{value}\r\n--{boundary}--\r\n"
@@ -217,13 +217,13 @@ async fn a_new_multipart_boundary_is_the_same_request() {
 
 #[tokio::test(start_paused = true)]
 async fn headers_count_only_where_the_route_names_them() {
-    let plain = world(Policy::default()).await;
+    let plain = world(Policy::new()).await;
     plain.send(with(post("k", "{}"), "user-agent", "one")).await;
     assert!(plain.send(with(post("k", "{}"), "traceparent", "00-1")).await.is_replay());
 
     let fingerprint =
         onceward::Profile::builder().headers(["X-Currency"]).ignore(["/sent_at"]).build().unwrap();
-    let named = world(Policy { fingerprint, ..Policy::default() }).await;
+    let named = world(Policy::new().fingerprint(fingerprint)).await;
     named.send(with(post("k", r#"{"sent_at":1}"#), "x-currency", "EUR")).await;
     assert!(named.send(with(post("k", r#"{"sent_at":2}"#), "x-currency", "EUR")).await.is_replay());
     assert_eq!(named.send(with(post("k", r#"{"sent_at":1}"#), "x-currency", "USD")).await.status, 422);
@@ -231,17 +231,17 @@ async fn headers_count_only_where_the_route_names_them() {
 
 #[tokio::test(start_paused = true)]
 async fn a_fingerprint_setting_that_changed_between_two_tries_replays() {
-    let mut world = world(Policy::default()).await;
+    let mut world = world(Policy::new()).await;
     world.send(post("k", "{}")).await;
     let fingerprint = onceward::Profile::builder().ignore(["/sent_at"]).build().unwrap();
-    world.routes = Routes::new(Policy { fingerprint, ..Policy::default() }).unwrap();
+    world.routes = Routes::new(Policy::new().fingerprint(fingerprint)).unwrap();
     assert!(world.send(post("k", "{}")).await.is_replay());
     assert_eq!(world.ledger(), 1);
 }
 
 #[tokio::test(start_paused = true)]
 async fn the_service_gets_the_key_as_it_came_and_its_operation_instead_of_the_clients() {
-    let world = world(Policy::default()).await;
+    let world = world(Policy::new()).await;
     let mut request = post("\"k\";p=1", "{}");
     for name in ["onceward-operation", "onceward-fence", "onceward-attempt", "onceward-recovery-point"] {
         request = with(with(request, name, "forged"), name, "forged again");
@@ -273,12 +273,12 @@ async fn a_record_of_format_1_answers_no_other_target_after_the_fingerprint_rule
     let store = memory();
     let with_headers = |names: &[&str]| {
         let fingerprint = Profile::builder().headers(names.iter().copied()).build().unwrap();
-        Policy { fingerprint, ..Policy::default() }
+        Policy::new().fingerprint(fingerprint)
     };
-    let options = || options().record_format(RecordFormat::One);
-    let before = world_with(store.clone(), options(), with_headers(&[])).await;
+    let old = |store| builder(store).record_format(RecordFormat::One);
+    let before = world_with(old(store.clone()), with_headers(&[])).await;
     assert_eq!(before.send(post("k", "{\"amount\":1}")).await.status, 201);
-    let after = world_with(store, options(), with_headers(&["x-api-version"])).await;
+    let after = world_with(old(store), with_headers(&["x-api-version"])).await;
     let mut refund = post("k", "{\"refund\":9}");
     *refund.uri_mut() = "/refunds".parse().unwrap();
     let refused = after.send(refund).await;

@@ -9,6 +9,7 @@ mod contract;
 mod doors;
 mod encoding;
 mod execution;
+mod extract;
 mod fault;
 mod h2;
 mod handled;
@@ -35,7 +36,7 @@ use http::{HeaderMap, Request};
 use http_body_util::{BodyExt as _, Full};
 use onceward::http::{Failure, Handled, IdempotencyLayer, Policy, Routes, ScopeRules};
 use onceward::store::Store;
-use onceward::{Engine, EngineOptions, Identity, Instance, MemoryStore, Timestamp};
+use onceward::{Engine, EngineBuilder, Identity, MemoryStore, Timestamp, engine::Instance};
 use onceward_testkit::VirtualClock;
 use tower::{Layer as _, ServiceExt as _};
 
@@ -90,8 +91,8 @@ impl Got {
     }
 }
 
-fn options() -> EngineOptions {
-    EngineOptions::with_instance(Instance::named(1))
+fn builder(store: impl Store) -> EngineBuilder {
+    Engine::builder(Arc::new(store)).instance(Instance::named(1))
 }
 
 fn memory() -> MemoryStore {
@@ -104,22 +105,22 @@ async fn world(policy: Policy) -> World {
 }
 
 async fn world_on(store: impl Store, policy: Policy) -> World {
-    world_with(store, options(), policy).await
+    world_with(builder(store), policy).await
 }
 
-async fn world_with(store: impl Store, options: EngineOptions, policy: Policy) -> World {
+async fn world_with(builder: EngineBuilder, policy: Policy) -> World {
     let scope = ScopeRules::parse_verified(["header:x-tenant"]).unwrap();
-    world_of(store, options, policy, scope).await
+    world_of(builder, policy, scope).await
 }
 
 /// A world whose keys are scoped by other rules.
 async fn scoped_by(scope: ScopeRules) -> World {
-    world_of(memory(), options(), Policy::default(), scope).await
+    world_of(builder(memory()), Policy::new(), scope).await
 }
 
-async fn world_of(store: impl Store, options: EngineOptions, policy: Policy, scope: ScopeRules) -> World {
-    let identity = Identity::new("tests", &scope.to_string()).unwrap();
-    let engine = Engine::open(Arc::new(store), identity, options).await.unwrap();
+async fn world_of(builder: EngineBuilder, policy: Policy, scope: ScopeRules) -> World {
+    let identity = Identity::in_namespace("tests").scoped_by(&scope).unwrap();
+    let engine = builder.open(identity).await.unwrap();
     World { engine, routes: Routes::new(policy).unwrap(), scope, upstream: Upstream::default() }
 }
 

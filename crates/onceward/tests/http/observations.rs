@@ -1,10 +1,13 @@
 //! The layer's observations, and the observer that these tests use.
 
 use onceward::http::{KeyRule, Policy};
-use onceward::{Observation, Observer, RecordId};
+use onceward::{
+    RecordId,
+    engine::{Observation, Observer},
+};
 use tokio::sync::watch;
 
-use super::{memory, options, post, without, world_with};
+use super::{builder, memory, post, without, world_with};
 
 /// An observer that records every observation.
 pub struct Observations(watch::Sender<Vec<(String, Observation)>>);
@@ -44,7 +47,7 @@ impl Observations {
 #[tokio::test(start_paused = true)]
 async fn a_suspicious_key_is_counted_once_for_each_execution() {
     let observations = std::sync::Arc::new(Observations::default());
-    let world = world_with(memory(), options().observer(observations.clone()), Policy::default()).await;
+    let world = world_with(builder(memory()).observer(observations.clone()), Policy::new()).await;
     world.send(post("order-17", "{}")).await;
     let short = observations.all();
     assert_eq!(short.iter().filter(|what| **what == Observation::SuspiciousKey).count(), 1, "{short:?}");
@@ -59,8 +62,8 @@ async fn a_suspicious_key_is_counted_once_for_each_execution() {
 #[tokio::test(start_paused = true)]
 async fn a_request_that_is_refused_before_the_store_is_read_is_counted() {
     let observations = std::sync::Arc::new(Observations::default());
-    let required = Policy { key: KeyRule::Required, ..Policy::default() };
-    let world = world_with(memory(), options().observer(observations.clone()), required).await;
+    let required = Policy::new().key(KeyRule::Required);
+    let world = world_with(builder(memory()).observer(observations.clone()), required).await;
     for (request, what) in [
         (without(post("k", "{}"), "idempotency-key"), Observation::KeyMissing),
         (post("a,b", "{}"), Observation::KeyInvalid),

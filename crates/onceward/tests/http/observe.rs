@@ -4,20 +4,24 @@ use std::sync::Arc;
 
 use onceward::http::{Disposition, KeyRule, Mode, Policy, Routes};
 use onceward::store::{Entry, Filter, Scan, Store as _, Which};
-use onceward::{EngineOptions, Instance, Limits, Observation, Record, State, StateKind, Sweeping};
+use onceward::{
+    Limits, Record, Sweeping,
+    engine::{Instance, Observation},
+    record::{State, StateKind},
+};
 use onceward_testkit::{Fault, FaultyStore, Method};
 
 use super::log::Log;
 use super::observations::Observations;
-use super::{Got, SECOND, World, doing, memory, options, post, with, without, world_with};
+use super::{Got, SECOND, World, builder, doing, memory, post, with, without, world_with};
 
 fn watching() -> Policy {
-    Policy { mode: Mode::Observe, ..Policy::default() }
+    Policy::new().mode(Mode::Observe)
 }
 
 async fn observed_world(policy: Policy) -> (World, Arc<Observations>) {
     let observations = Arc::new(Observations::default());
-    (world_with(memory(), options().observer(observations.clone()), policy).await, observations)
+    (world_with(builder(memory()).observer(observations.clone()), policy).await, observations)
 }
 
 /// Neither client nor service sees anything of the layer.
@@ -60,7 +64,7 @@ async fn everything_is_executed_and_what_would_have_happened_is_counted() {
     for entry in world.engine.list(scan).await.unwrap().entries {
         let record = entry.record.unwrap();
         assert!(record.subject.is_shadow());
-        if let onceward::State::Completed { reply, .. } = &record.state {
+        if let onceward::record::State::Completed { reply, .. } = &record.state {
             assert!(reply.headers.is_empty() && reply.body.is_empty(), "{reply:?}");
         }
     }
@@ -68,7 +72,7 @@ async fn everything_is_executed_and_what_would_have_happened_is_counted() {
 
 #[tokio::test(start_paused = true)]
 async fn what_would_have_been_refused_goes_through() {
-    let (world, observations) = observed_world(Policy { key: KeyRule::Required, ..watching() }).await;
+    let (world, observations) = observed_world(watching().key(KeyRule::Required)).await;
     for (request, what) in [
         (without(post("k", "{}"), "idempotency-key"), Observation::KeyMissing),
         (post("a,b", "{}"), Observation::KeyInvalid),
@@ -86,7 +90,7 @@ async fn a_shadow_never_meets_a_protected_operation() {
     let (mut world, observations) = observed_world(watching()).await;
     world.send(post("k", "{}")).await;
     observations.take(Observation::Completed).await;
-    world.routes = Routes::new(Policy::default()).unwrap();
+    world.routes = Routes::new(Policy::new()).unwrap();
     let got = world.send(post("k", "{}")).await;
     assert_eq!((got.handled.disposition, world.ledger()), (Disposition::Executed, 2));
     assert!(world.send(post("k", "{}")).await.is_replay());
@@ -133,7 +137,7 @@ async fn a_service_that_fails_or_panics_leaves_the_outcome_unknown() {
 
 #[tokio::test(start_paused = true)]
 async fn a_body_over_the_limit_goes_through_and_is_not_counted() {
-    let (world, observations) = observed_world(Policy { max_request_body: 4, ..watching() }).await;
+    let (world, observations) = observed_world(watching().max_request_body(4)).await;
     let got = world.send(post("k", "12345")).await;
     assert_eq!((got.status, &got.body[..]), (201, &b"execution 1 of 12345"[..]));
     world.send(post("k", "1234")).await;
@@ -149,10 +153,10 @@ async fn a_store_that_is_away_or_slow_delays_no_observed_request() {
         let store = FaultyStore::new(memory(), move |call| {
             if call.id.is_some_and(|id| id != identity) { fault } else { Fault::None }
         });
-        let world = world_with(store, options(), watching()).await;
-        let before = onceward::time::instant();
+        let world = world_with(builder(store), watching()).await;
+        let before = onceward::plumbing::time::instant();
         let got = world.send(post("k", "{}")).await;
-        assert_eq!((got.status, onceward::time::instant()), (201, before), "{fault:?}");
+        assert_eq!((got.status, onceward::plumbing::time::instant()), (201, before), "{fault:?}");
         went_through(&world, &got);
     }
 }
@@ -160,9 +164,8 @@ async fn a_store_that_is_away_or_slow_delays_no_observed_request() {
 #[tokio::test(start_paused = true)]
 async fn an_engine_at_its_limits_counts_nothing() {
     let observations = Arc::new(Observations::default());
-    let limits = Limits { executions: 1, ..Limits::default() };
-    let world =
-        world_with(memory(), options().observer(observations.clone()).limits(limits), watching()).await;
+    let limits = Limits::default().executions(1);
+    let world = world_with(builder(memory()).observer(observations.clone()).limits(limits), watching()).await;
     let sender = world.clone();
     let running = tokio::spawn(async move { sender.send(doing("hang", "a", "{}")).await });
     observations.take(Observation::Created).await;
@@ -180,7 +183,7 @@ async fn in_state(world: &World, state: Option<StateKind>) -> Vec<Entry> {
 
 #[tokio::test(start_paused = true)]
 async fn what_is_only_observed_is_never_unknown_and_expires_like_an_answer() {
-    let policy = Policy { retention: SECOND * 600, grace: SECOND * 60, ..watching() };
+    let policy = watching().retention(SECOND * 600).grace(SECOND * 60);
     for what in ["status:503", "word:unknown:200", "panic", "slow:100"] {
         let (world, observations) = observed_world(policy.clone()).await;
         let sender = world.clone();
@@ -191,9 +194,9 @@ async fn what_is_only_observed_is_never_unknown_and_expires_like_an_answer() {
         world.send(post("k", "{}")).await;
         observations.take(Observation::Unknown).await;
         assert_eq!(sent.await.is_err(), what == "panic");
-        onceward::time::sleep(SECOND * 500).await;
+        onceward::plumbing::time::sleep(SECOND * 500).await;
         assert_eq!(in_state(&world, None).await.len(), 1, "{what}: it is forgotten too early");
-        onceward::time::sleep(SECOND * 300).await;
+        onceward::plumbing::time::sleep(SECOND * 300).await;
         assert!(in_state(&world, None).await.is_empty(), "{what}: it stays");
         let counted = observations.all();
         for alarm in [Observation::Contradiction, Observation::ReconcileScheduled, Observation::DeadLettered]
@@ -206,10 +209,10 @@ async fn what_is_only_observed_is_never_unknown_and_expires_like_an_answer() {
 #[tokio::test(start_paused = true)]
 async fn an_answer_that_comes_after_the_timeout_is_the_truth_about_a_shadow_and_no_contradiction() {
     for retention in [SECOND, SECOND * 600] {
-        let (world, observations) = observed_world(Policy { retention, grace: SECOND, ..watching() }).await;
+        let (world, observations) = observed_world(watching().retention(retention).grace(SECOND)).await;
         let got = world.send(doing("slow:100", "k", "{}")).await;
         assert_eq!(got.status, 201);
-        onceward::time::sleep(SECOND).await;
+        onceward::plumbing::time::sleep(SECOND).await;
         let counted = observations.all();
         assert!(counted.contains(&Observation::Lost), "{counted:?}");
         assert!(!counted.contains(&Observation::Contradiction), "{counted:?}");
@@ -223,7 +226,7 @@ async fn a_shadow_whose_outcome_would_be_unknown_holds_nothing_back_once_the_rou
     let (mut world, observations) = observed_world(watching()).await;
     world.send(doing("status:503", "k", "{}")).await;
     observations.take(Observation::Lost).await;
-    world.routes = Routes::new(Policy::default()).unwrap();
+    world.routes = Routes::new(Policy::new()).unwrap();
     let got = world.send(post("k", "{}")).await;
     assert_eq!((got.handled.disposition, got.status, world.ledger()), (Disposition::Executed, 201, 2));
     assert!(world.send(post("k", "{}")).await.is_replay());
@@ -234,7 +237,7 @@ async fn a_shadow_whose_outcome_would_be_unknown_holds_nothing_back_once_the_rou
 async fn shadows_that_an_earlier_version_left_unknown_are_ended_soon_after_the_start_and_operations_are_not()
 {
     let (store, observations) = (memory(), Arc::new(Observations::default()));
-    let world = world_with(store.clone(), options().observer(observations.clone()), watching()).await;
+    let world = world_with(builder(store.clone()).observer(observations.clone()), watching()).await;
     world.send(doing("status:503", "old", "{}")).await;
     observations.take(Observation::Lost).await;
     let shadow = in_state(&world, None).await.remove(0);
@@ -243,8 +246,8 @@ async fn shadows_that_an_earlier_version_left_unknown_are_ended_soon_after_the_s
         since: record.created_at,
         due_at: record.created_at,
         probes: 0,
-        letter: onceward::Letter::Live,
-        cause: onceward::Cause::Said,
+        letter: onceward::record::Letter::Live,
+        cause: onceward::record::Cause::Said,
     };
     let left = Record { state: unknown.clone(), doubt: None, ..record.clone() };
     store.swap(shadow.id, Some(shadow.version), left.clone()).await.unwrap();
@@ -256,8 +259,8 @@ async fn shadows_that_an_earlier_version_left_unknown_are_ended_soon_after_the_s
     assert_eq!(in_state(&world, Some(StateKind::Unknown)).await.len(), 2);
     drop(world);
 
-    let again = world_with(store.clone(), EngineOptions::with_instance(Instance::named(2)), watching()).await;
-    onceward::time::sleep(Sweeping::default().leases_every * 2).await;
+    let again = world_with(builder(store.clone()).instance(Instance::named(2)), watching()).await;
+    onceward::plumbing::time::sleep(Sweeping::default().leases_every * 2).await;
     let unknown = async || -> Vec<_> {
         in_state(&again, Some(StateKind::Unknown)).await.iter().map(|entry| entry.id).collect()
     };
@@ -266,9 +269,9 @@ async fn shadows_that_an_earlier_version_left_unknown_are_ended_soon_after_the_s
     let ended = store.load(shadow.id).await.unwrap().record.unwrap();
     store.swap(shadow.id, Some(ended.version), left).await.unwrap();
     assert_eq!(unknown().await.len(), 2);
-    onceward::time::sleep(SECOND * 3700).await;
+    onceward::plumbing::time::sleep(SECOND * 3700).await;
     assert_eq!(unknown().await, [id]);
-    onceward::time::sleep(SECOND * 26 * 3600).await;
+    onceward::plumbing::time::sleep(SECOND * 26 * 3600).await;
     let left: Vec<_> = in_state(&again, None).await.iter().map(|entry| entry.id).collect();
     assert_eq!(left, [id]);
 }
@@ -276,14 +279,14 @@ async fn shadows_that_an_earlier_version_left_unknown_are_ended_soon_after_the_s
 /// The log lines about observed requests on a faulty store, without the lines about the store itself.
 async fn logged_about(what: &'static str, policy: Policy, plan: fn(Method, u64) -> Fault) -> Vec<String> {
     let store = FaultyStore::new(memory(), move |call| plan(call.method, call.nth));
-    let world = world_with(store, options(), policy).await;
+    let world = world_with(builder(store), policy).await;
     let log = Log::listen();
     for _ in 0..2 {
         let sender = world.clone();
         let sent = tokio::spawn(async move { sender.send(doing(what, "k", "{}")).await });
         assert_eq!(sent.await.is_err(), what == "panic");
         // Longer than a failed settlement is tried again.
-        onceward::time::sleep(Limits::default().settle_give_up + SECOND * 60).await;
+        onceward::plumbing::time::sleep(Limits::default().settle_give_up + SECOND * 60).await;
     }
     let mut lines = log.messages();
     lines.retain(|line| !line.starts_with("the store "));
@@ -292,8 +295,8 @@ async fn logged_about(what: &'static str, policy: Policy, plan: fn(Method, u64) 
 
 #[tokio::test(start_paused = true)]
 async fn nothing_is_logged_about_a_shadow_that_would_be_false_because_its_request_went_through() {
-    let soon = Policy { retention: SECOND, grace: SECOND, ..watching() };
-    let late = Policy { lease: SECOND * 4, timeout: SECOND * 4, ..watching() };
+    let soon = watching().retention(SECOND).grace(SECOND);
+    let late = watching().lease(SECOND * 4).timeout(SECOND * 4);
     let fine = |_, _| Fault::None;
     let mut logged = Vec::new();
     for (what, policy, plan) in [

@@ -4,7 +4,7 @@ use http::{Method, Request};
 use http_body_util::Full;
 use onceward::http::{Policy, Routes};
 use onceward::store::Store as _;
-use onceward::{OnLapse, Record, RecoveryPoint, Reply, Resolve, State, Timestamp};
+use onceward::{OnLapse, Record, RecoveryPoint, Reply, Timestamp, engine::Resolve, record::State};
 
 use super::{Got, SECOND, World, doing, memory, post, with, without, world, world_on};
 
@@ -22,7 +22,7 @@ fn id_of(world: &World, key: &str) -> onceward::RecordId {
 #[tokio::test(start_paused = true)]
 async fn an_unknown_outcome_is_called_unknown_on_the_first_answer_and_on_every_retry() {
     for what in ["late", "off", "broken", "short", "panic", "slow:100", "status:503", "word:unknown:200"] {
-        let world = world(Policy::default()).await;
+        let world = world(Policy::new()).await;
         let first = world.send(doing(what, "k", "{}")).await;
         assert_eq!((first.problem().1.as_str(), outcome(&first)), (UNKNOWN, "unknown"), "{what}");
         let retry = world.send(post("k", "{}")).await;
@@ -34,7 +34,7 @@ async fn an_unknown_outcome_is_called_unknown_on_the_first_answer_and_on_every_r
 
 #[tokio::test(start_paused = true)]
 async fn work_that_goes_on_is_not_called_retryable() {
-    let world = world(Policy { respond_within: SECOND, ..Policy::default() }).await;
+    let world = world(Policy::new().respond_within(SECOND)).await;
     let first = world.send(doing("slow:5", "k", "{}")).await;
     assert_eq!((first.status, outcome(&first)), (504, "unknown"));
     // This request did nothing: the other one is being executed.
@@ -44,7 +44,7 @@ async fn work_that_goes_on_is_not_called_retryable() {
 
 #[tokio::test(start_paused = true)]
 async fn a_request_that_was_not_executed_is_called_retryable() {
-    let world = world(Policy::default()).await;
+    let world = world(Policy::new()).await;
     for what in ["refused", "status:429", "word:retryable:500"] {
         let got = world.send(doing(what, what, "{}")).await;
         assert_eq!(outcome(&got), "retryable", "{what}");
@@ -59,7 +59,7 @@ async fn a_request_that_was_not_executed_is_called_retryable() {
 async fn taken_over_in_doubt(what: &str) -> (World, Got) {
     let store = memory();
     let on_lapse = OnLapse::Resume { attempts: 3, within: SECOND * 3600 };
-    let world = world_on(store.clone(), Policy { on_lapse, ..Policy::default() }).await;
+    let world = world_on(store.clone(), Policy::new().on_lapse(on_lapse)).await;
     world.send(doing("status:429", "k", "{}")).await;
     let id = id_of(&world, "k");
     let standing = store.load(id).await.unwrap().record.unwrap();
@@ -94,7 +94,7 @@ async fn proof_that_the_last_attempt_did_nothing_is_not_called_retryable_where_a
 
 #[tokio::test(start_paused = true)]
 async fn a_stored_answer_does_not_bring_another_services_word_with_it() {
-    let world = world(Policy::default()).await;
+    let world = world(Policy::new()).await;
     world.send(doing("off", "k", "{}")).await;
     let mut reply = Reply::new("found").with_status(201);
     reply.headers =
@@ -111,9 +111,8 @@ async fn a_stored_answer_does_not_bring_another_services_word_with_it() {
 
 #[tokio::test(start_paused = true)]
 async fn a_mismatch_names_what_is_compared_and_says_which_part_differs() {
-    let mut world = world(Policy::default()).await;
-    world.routes =
-        Routes::new(Policy { methods: vec![Method::POST, Method::PUT], ..Policy::default() }).unwrap();
+    let mut world = world(Policy::new()).await;
+    world.routes = Routes::new(Policy::new().methods([Method::POST, Method::PUT])).unwrap();
     world.send(post("k", "{}")).await;
     let at = |method: &str, target: &str| {
         let request = Request::builder().method(method).uri(target);

@@ -6,7 +6,7 @@ use std::time::Duration;
 use http::StatusCode;
 use onceward::fingerprint::Difference;
 use onceward::http::{AnswerFault, Class, Flavor, KeyFault, Policy, Problem, ScopeMissing};
-use onceward::{KeyError, Letter};
+use onceward::{key::KeyError, record::Letter};
 
 const DOCUMENT: &str = include_str!("../../../../docs/protocol.md");
 
@@ -142,7 +142,7 @@ fn the_document_gives_every_status_the_class_that_the_source_gives_it() {
         }
     }
     for status in 100..=599 {
-        let class = match Class::of_status(&Policy::default(), StatusCode::from_u16(status).unwrap()) {
+        let class = match Class::of_status(&Policy::new(), StatusCode::from_u16(status).unwrap()) {
             Class::Completed => "completed",
             Class::Retryable => "retryable",
             Class::Unknown => "unknown",

@@ -1,6 +1,6 @@
 //! What is stored of an answer, and what only the first caller gets.
 
-use onceward::Resolve;
+use onceward::engine::Resolve;
 use onceward::http::{Policy, SetCookie};
 
 use super::{Got, doing, post, with, world};
@@ -11,7 +11,7 @@ fn values<'a>(got: &'a Got, name: &str) -> Vec<&'a str> {
 
 #[tokio::test(start_paused = true)]
 async fn a_replay_has_every_value_in_order_and_nothing_of_the_first_connection() {
-    let world = world(Policy::default()).await;
+    let world = world(Policy::new()).await;
     let first = world.send(doing("headers", "k", "{}")).await;
     let replay = world.send(post("k", "{}")).await;
     for got in [&first, &replay] {
@@ -29,7 +29,7 @@ async fn a_replay_has_every_value_in_order_and_nothing_of_the_first_connection()
 
 #[tokio::test(start_paused = true)]
 async fn a_header_with_more_values_than_there_can_be_names_is_kept_whole() {
-    let world = world(Policy::default()).await;
+    let world = world(Policy::new()).await;
     let first = world.send(doing("links:30000", "k", "{}")).await;
     let replay = world.send(post("k", "{}")).await;
     assert_eq!((first.status, replay.status, replay.is_replay()), (201, 201, true));
@@ -39,14 +39,14 @@ async fn a_header_with_more_values_than_there_can_be_names_is_kept_whole() {
 
 #[tokio::test(start_paused = true)]
 async fn a_cookie_is_replayed_only_where_the_route_allows_it() {
-    let world = world(Policy { set_cookie: SetCookie::Allow, ..Policy::default() }).await;
+    let world = world(Policy::new().set_cookie(SetCookie::Allow)).await;
     world.send(doing("headers", "k", "{}")).await;
     assert_eq!(values(&world.send(post("k", "{}")).await, "set-cookie"), ["session=1", "theme=dark"]);
 }
 
 #[tokio::test(start_paused = true)]
 async fn trailers_are_replayed_as_trailers() {
-    let world = world(Policy::default()).await;
+    let world = world(Policy::new()).await;
     let first = world.send(doing("trailers", "k", "{}")).await;
     let replay = world.send(post("k", "{}")).await;
     assert_eq!(first.trailers.as_ref().unwrap()["grpc-status"], "0");
@@ -56,12 +56,13 @@ async fn trailers_are_replayed_as_trailers() {
 
 #[tokio::test(start_paused = true)]
 async fn an_answer_from_an_operator_is_replayed_even_if_http_could_not_carry_all_of_it() {
-    let world = world(Policy::default()).await;
+    let world = world(Policy::new()).await;
     world.send(doing("off", "k", "{}")).await;
     let key = onceward::Key::new("k").unwrap();
     let scope = onceward::Scope::new("acme").unwrap();
     assert_eq!(world.engine.look_up(&scope, &key).await.unwrap().unwrap().state.name(), "unknown");
-    let id = onceward::Identity::new("tests", "header:x-tenant").unwrap().id_of(&scope, &key);
+    let id =
+        onceward::Identity::in_namespace("tests").scoped_by("header:x-tenant").unwrap().id_of(&scope, &key);
     let mut reply = onceward::Reply::new("by hand").with_status(99);
     reply.headers = vec![
         ("x-fine".to_owned(), "yes".into()),

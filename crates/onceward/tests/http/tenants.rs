@@ -11,7 +11,7 @@ async fn scoped(rules: &[&str]) -> World {
 
 #[tokio::test(start_paused = true)]
 async fn the_same_key_and_body_of_another_tenant_is_another_operation() {
-    let world = world(Policy::default()).await;
+    let world = world(Policy::new()).await;
     let of = |tenant: &str, body: &str| with(without(post("k", body), "x-tenant"), "x-tenant", tenant);
     let first = world.send(of("acme", "{}")).await;
     let other = world.send(of("globex", "{}")).await;

@@ -116,7 +116,7 @@ impl Upstream {
                 self.began.notify_one();
                 self.go.notified().await;
             }
-            "slow" => onceward::time::sleep(SECOND * argument.parse().unwrap()).await,
+            "slow" => onceward::plumbing::time::sleep(SECOND * argument.parse().unwrap()).await,
             "operation" => {
                 let id = parts.extensions.get::<Operation>().unwrap().operation_id();
                 frames = vec![Frame::data(id.to_string().into())];

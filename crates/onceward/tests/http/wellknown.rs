@@ -14,9 +14,9 @@ fn get(path: &str, headers: &[(&str, &str)]) -> Request<Full<bytes::Bytes>> {
 
 #[tokio::test(start_paused = true)]
 async fn the_policy_of_every_route_is_published_as_json() {
-    let mut world = world(Policy::default()).await;
-    let required = Policy { key: KeyRule::Required, ..Policy::default() };
-    world.routes = Routes::new(Policy::default()).unwrap().route("POST /payments/{id}", required).unwrap();
+    let mut world = world(Policy::new()).await;
+    let required = Policy::new().key(KeyRule::Required);
+    world.routes = Routes::new(Policy::new()).unwrap().route("POST /payments/{id}", required).unwrap();
     let got = world.send(get("/.well-known/idempotency", &[("accept", "*/*")])).await;
     assert_eq!((got.status, got.header("content-type")), (200, Some("application/json")));
     let body = got.json();
@@ -31,7 +31,7 @@ async fn the_policy_of_every_route_is_published_as_json() {
 
 #[tokio::test(start_paused = true)]
 async fn a_browser_gets_a_page_that_has_an_anchor_for_every_problem() {
-    let world = world(Policy::default()).await;
+    let world = world(Policy::new()).await;
     let browser = "text/html,application/xhtml+xml,application/xml;q=0.9,*/*;q=0.8";
     let got = world.send(get("/.well-known/idempotency", &[("accept", browser)])).await;
     assert_eq!(got.header("content-type"), Some("text/html; charset=utf-8"));
@@ -48,7 +48,7 @@ async fn a_browser_gets_a_page_that_has_an_anchor_for_every_problem() {
 
 #[tokio::test(start_paused = true)]
 async fn the_state_of_a_key_is_shown_to_its_own_caller_only_and_without_its_answer() {
-    let world = world(Policy::default()).await;
+    let world = world(Policy::new()).await;
     let path = "/.well-known/idempotency/status/a%2Fb";
     let own = || get(path, &[("x-tenant", "acme")]);
     assert_eq!(world.send(own()).await.problem(), (404, "idempotency_key_not_found".to_owned()));

@@ -17,7 +17,7 @@ use tower::{Layer as _, ServiceExt as _};
 use super::{Upstream, World, post, world};
 
 async fn layer() -> IdempotencyLayer {
-    let World { engine, scope, routes, .. } = world(Policy::default()).await;
+    let World { engine, scope, routes, .. } = world(Policy::new()).await;
     IdempotencyLayer::new(engine, scope, routes).unwrap()
 }
 

@@ -5,8 +5,11 @@ use std::time::Duration;
 
 use onceward::event::{Event, Expiry, Moment, Resolution, Step};
 use onceward::{
-    Cause, Claim, Doubt, Evidence, Fence, Fingerprint, Key, Letter, OnLapse, Outcome, OwnerToken, Record,
-    RecordFormat, RecoveryPoint, Reply, Scope, State, Terms, Timestamp, Verdict, machine,
+    Claim, Fence, Fingerprint, Key, OnLapse, Outcome, Record, RecoveryPoint, Reply, Scope, Terms, Timestamp,
+    claim::OwnerToken,
+    machine,
+    outcome::{Evidence, Verdict},
+    record::{Cause, Doubt, Letter, RecordFormat, State},
 };
 use onceward_testkit::sample;
 use proptest::prelude::*;

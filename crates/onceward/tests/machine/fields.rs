@@ -5,8 +5,10 @@ use std::time::Duration;
 use onceward::event::{Answer, Decision, Event, Moment, Refusal, Step, Write};
 use onceward::fingerprint::{Difference, ProfileId};
 use onceward::{
-    Claim, Entered, Fence, Fingerprint, Key, OnLapse, Outcome, OwnerToken, Record, RecordFormat,
-    RecoveryPoint, Reply, Scope, State, Terms, machine,
+    Claim, Fence, Fingerprint, Key, OnLapse, Outcome, Record, RecoveryPoint, Reply, Scope, Terms,
+    claim::OwnerToken,
+    machine,
+    record::{Entered, RecordFormat, State},
 };
 use onceward_testkit::sample;
 

@@ -6,7 +6,10 @@ use std::time::Duration;
 use onceward::event::{Answer, Decision, Event, Expiry, Moment, Refusal, Write};
 use onceward::fingerprint::Difference;
 use onceward::store::{Due, Filter, Store, StoreError};
-use onceward::{Fence, MemoryStore, OnLapse, Outcome, Record, Reply, State, StateKind, Timestamp};
+use onceward::{
+    Fence, MemoryStore, OnLapse, Outcome, Record, Reply, Timestamp,
+    record::{State, StateKind},
+};
 use onceward_testkit::scenario::{Act, Answered, Deed, Door, Ending, StoreDoor};
 use onceward_testkit::{VirtualClock, sample};
 use proptest::prelude::*;
@@ -276,7 +279,7 @@ proptest! {
             // What is still asked after has a time when it is; a dead letter waits for an operator.
             let (due, due_at) = record.due();
             prop_assert_eq!(due, Due::Reconcile);
-            prop_assert_eq!(letter == onceward::Letter::Dead, due_at == Timestamp::NEVER);
+            prop_assert_eq!(letter == onceward::record::Letter::Dead, due_at == Timestamp::NEVER);
         }
     }
 }
@@ -319,7 +322,7 @@ fn deed(number: u8) -> Deed {
     match number {
         0 => Deed::Settle(Ending::Completed(answered())),
         1 => Deed::Settle(Ending::Retryable),
-        2 => Deed::Settle(Ending::Unknown(onceward::Cause::Lost)),
+        2 => Deed::Settle(Ending::Unknown(onceward::record::Cause::Lost)),
         3 => Deed::Evidence(answered()),
         4 => Deed::Resolve(Ending::Retryable),
         5 => Deed::Expire { after: Duration::ZERO },
@@ -330,7 +333,7 @@ fn deed(number: u8) -> Deed {
             rules: None,
             target: None,
             terms: onceward::Terms::default(),
-            format: onceward::RecordFormat::Two,
+            format: onceward::record::RecordFormat::Two,
         },
     }
 }

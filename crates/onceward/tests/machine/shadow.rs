@@ -6,7 +6,10 @@ use std::time::Duration;
 use onceward::event::{Answer, Decision, Event, Expiry, Moment, Refusal, Step, Write};
 use onceward::store::{Due, Filter};
 use onceward::{
-    Cause, Doubt, Letter, OnLapse, Outcome, OwnerToken, Record, State, StateKind, Subject, Terms, machine,
+    OnLapse, Outcome, Record, Terms,
+    claim::OwnerToken,
+    machine,
+    record::{Cause, Doubt, Letter, State, StateKind, Subject},
 };
 use onceward_testkit::sample;
 

@@ -2,7 +2,10 @@
 
 use onceward::event::{Answer, Decision, Event, Expiry, Moment, Notice, Refusal, Step, Write};
 use onceward::fingerprint::Comparison;
-use onceward::{Cause, OnLapse, Record, State, Timestamp};
+use onceward::{
+    OnLapse, Record, Timestamp,
+    record::{Cause, State},
+};
 use proptest::prelude::*;
 
 use crate::arbitrary::{Happening, config, happening, moment, owned, record, same_claim, unowned};
@@ -349,7 +352,7 @@ proptest! {
 
     #[test]
     fn a_dead_letter_is_announced_once(record in record(), at in moment(), happening in happening()) {
-        let dead = |record: &Record| matches!(record.state, State::Unknown { letter: onceward::Letter::Dead, .. });
+        let dead = |record: &Record| matches!(record.state, State::Unknown { letter: onceward::record::Letter::Dead, .. });
         let step = happening.step(Some(&record), at);
         let next = after(Some(&record), &step);
         let became_dead = next.as_ref().is_some_and(dead) && !dead(&record);
@@ -377,7 +380,7 @@ proptest! {
         if let Write::Put(next) = &step.write {
             let State::Unknown { due_at, probes, letter, .. } = next.state else { panic!("it was decided") };
             prop_assert!(due_at >= at.now);
-            prop_assert_eq!(letter == onceward::Letter::Dead, probes >= limit);
+            prop_assert_eq!(letter == onceward::record::Letter::Dead, probes >= limit);
         }
     }
 }

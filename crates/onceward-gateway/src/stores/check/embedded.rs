@@ -115,7 +115,7 @@ async fn content(store: &SqliteStore, settings: &Settings, report: &mut Report) 
 
 /// The secret beside the store.
 async fn own_secret(store: &SqliteStore, settings: &Settings) -> Result<Option<Secret>, Failure> {
-    let identity = Identity::new(&settings.namespace, &settings.scope.to_string())?;
+    let identity = Identity::in_namespace(&settings.namespace).scoped_by(&settings.scope)?;
     Ok(store.secret(&identity).await?)
 }
 

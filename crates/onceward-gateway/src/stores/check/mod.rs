@@ -9,8 +9,10 @@ use std::time::Duration;
 
 use onceward::store::Store;
 use onceward::{
-    Clock as _, Engine, EngineOptions, Identity, IdentityChange, IdentityRefused, OpenError, RecordFormat,
-    RecordId, Secret, SystemClock, Timestamp,
+    Engine, Identity, OpenError, RecordId, Secret, Timestamp,
+    engine::{IdentityChange, IdentityRefused},
+    record::RecordFormat,
+    store::{Clock as _, SystemClock},
 };
 
 use super::secret_advice;
@@ -117,10 +119,9 @@ async fn identity(
     settings: &Settings,
     secret: Option<&Secret>,
 ) -> Result<RecordFormat, Failure> {
-    let identity = Identity::new(&settings.namespace, &settings.scope.to_string())?;
+    let identity = Identity::in_namespace(&settings.namespace).scoped_by(&settings.scope)?;
     let identity = secret.cloned().into_iter().fold(identity, Identity::with_secret);
-    let options = EngineOptions::new()?.identity_change(IdentityChange::Refuse);
-    let engine = Engine::open(store, identity, options).await?;
+    let engine = Engine::builder(store).identity_change(IdentityChange::Refuse).open(identity).await?;
     let format = engine.record_format();
     engine.shut_down(Duration::ZERO).await;
     Ok(format)

@@ -6,9 +6,12 @@
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
+use onceward::plumbing::time::sleep;
 use onceward::store::{Cursor, Filter, Page, Scan, Which};
-use onceward::time::sleep;
-use onceward::{Engine, EngineError, Letter, State, StateKind};
+use onceward::{
+    Engine, EngineError,
+    record::{Letter, State, StateKind},
+};
 
 use super::Routes;
 

@@ -1,6 +1,6 @@
 //! The counters with their names, and the counter of each observation.
 
-use onceward::Observation;
+use onceward::engine::Observation;
 
 macro_rules! counters {
     ($($counter:ident, $name:literal, $help:literal;)*) => {

@@ -2,8 +2,8 @@
 
 use std::sync::Arc;
 
+use onceward::plumbing::time::instant;
 use onceward::store::{Page, Scan, Seen, Store, StoreFuture, Swapped, Version};
-use onceward::time::instant;
 use onceward::{Record, RecordId};
 
 use super::Metrics;

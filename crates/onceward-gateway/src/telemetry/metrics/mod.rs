@@ -16,7 +16,10 @@ use std::time::Duration;
 
 use onceward::http::Disposition;
 use onceward::store::Store;
-use onceward::{Engine, Observation, Observer, RecordId};
+use onceward::{
+    Engine, RecordId,
+    engine::{Observation, Observer},
+};
 use opentelemetry::KeyValue;
 use opentelemetry::metrics::{AsyncInstrument, Meter, MeterProvider as _};
 use opentelemetry_sdk::metrics::SdkMeterProvider;

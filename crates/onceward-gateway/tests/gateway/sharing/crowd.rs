@@ -5,7 +5,7 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use onceward::{Clock as _, SystemClock};
+use onceward::store::{Clock as _, SystemClock};
 use tokio::sync::mpsc;
 use tokio::task::JoinHandle;
 

@@ -1,6 +1,9 @@
 //! The rules about durable writes: what may follow what in the history of one record.
 
-use onceward::{Cause, OnLapse, Record, RecordId, State, Timestamp};
+use onceward::{
+    OnLapse, Record, RecordId, Timestamp,
+    record::{Cause, State},
+};
 
 use super::super::plan::CACHE_REVALIDATE;
 use super::super::rule::Rule;

@@ -26,6 +26,7 @@ use super::pointer::Pointer;
 
 /// How the numbers of a document are written.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+#[non_exhaustive]
 pub enum Numbers {
     /// Every digit counts: laid out as ECMAScript does, but never rounded. `1`, `1.0` and `1e0` are one number;
     /// 9007199254740993 and 9007199254740992 are two, although a double cannot tell them apart. `-0` is `0`.
