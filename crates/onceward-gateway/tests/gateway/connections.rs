@@ -90,16 +90,16 @@ async fn a_connection_is_not_used_again_after_an_answer_of_5xx() {
     assert_eq!(answers_to(&gateway, &requests).await, ["1 ", "1 ", "1 ", "2 ", "3 "]);
 }
 
-/// How many local ports are in TIME-WAIT after connections to this port.
-fn time_wait_ports_of_clients_of(port: u16) -> usize {
+/// The connections to this port that are in TIME-WAIT, as their local and remote addresses.
+fn time_wait_connections_to(port: u16) -> BTreeSet<[String; 2]> {
     const TIME_WAIT: &str = "06";
     let table = std::fs::read_to_string("/proc/net/tcp").unwrap();
-    let of_it = |line: &&str| {
-        let mut fields = line.split_whitespace().skip(2);
-        let (remote, state) = (fields.next().unwrap(), fields.next().unwrap());
-        remote.ends_with(&format!(":{port:04X}")) && state == TIME_WAIT
+    let to_port = |line: &str| {
+        let mut fields = line.split_whitespace().skip(1).map(str::to_owned);
+        let [local, remote, state] = [(); 3].map(|()| fields.next().unwrap());
+        (remote.ends_with(&format!(":{port:04X}")) && state == TIME_WAIT).then_some([local, remote])
     };
-    table.lines().skip(1).filter(of_it).count()
+    table.lines().skip(1).filter_map(to_port).collect()
 }
 
 #[tokio::test]
@@ -110,6 +110,8 @@ async fn a_keyed_request_leaves_no_port_of_the_gateway_in_time_wait() {
     }
     let folder = tempfile::tempdir().unwrap();
     let api = numbering_api().await;
+    // A client of an earlier test may have had the port that this API has now.
+    let before = time_wait_connections_to(api.port());
     let gateway = Gateway::start(folder.path(), api, &["--limits-upstream-connections", "1"]);
     // With one connection at most, each request waits until the connection of the one before has ended.
     for (key, close) in [("a", "at-once"), ("b", "at-once"), ("c", "never"), ("d", ""), ("e", "")] {
@@ -122,7 +124,8 @@ async fn a_keyed_request_leaves_no_port_of_the_gateway_in_time_wait() {
     assert_eq!(gateway.send(unsure).await.status, 503);
     // It gets a connection only when that of the one before has ended.
     assert_eq!(gateway.send(Request::charge("g")).await.status, 201);
-    assert_eq!(time_wait_ports_of_clients_of(api.port()), 0);
+    let after = time_wait_connections_to(api.port());
+    assert_eq!(after.difference(&before).collect::<Vec<_>>(), Vec::<&[String; 2]>::new());
 }
 
 /// Reads a head, answers, and reads the body only when the client has the answer, as handlers do that answer early.
