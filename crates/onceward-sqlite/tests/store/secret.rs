@@ -77,8 +77,10 @@ async fn an_identity_is_keyed_with_the_stores_secret_and_left_alone_where_there_
     let keyed = store.keyed(identity()).await.unwrap();
     let engine = Engine::builder(Arc::new(store.clone())).open(keyed).await.unwrap();
     engine.shut_down(std::time::Duration::ZERO).await;
+    let secret = store.secret(&identity()).await.unwrap();
     store.close().await;
-    let secret = place.open().secret(&identity()).await.unwrap();
+    // The last clones of the store hold its lock.
+    drop((engine, store));
     place.use_with(Some(secret.unwrap())).await;
 
     let without = Place::new();
