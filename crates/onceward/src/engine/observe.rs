@@ -16,7 +16,7 @@ pub trait Observer: Send + Sync + 'static {
     fn observe(&self, route: &str, id: RecordId, what: Observation);
 }
 
-/// What happened.
+/// What an engine reports to its observer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Observation {
     /// A new operation was claimed.
