@@ -1,4 +1,4 @@
-//! Whose key it is, read from a request's headers.
+//! Reads from a request's headers whose key it is.
 
 use std::fmt;
 use std::str::FromStr;
@@ -64,7 +64,7 @@ pub enum ScopeRuleError {
         /// As given.
         rule: String,
     },
-    /// Planned, but not there.
+    /// The rule belongs to a later release.
     #[error("{rule:?} is not supported yet: \"jwt:CLAIM\" and \"auth:NAME\" follow in a later release")]
     Later {
         /// As given.
