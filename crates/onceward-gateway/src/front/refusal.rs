@@ -47,15 +47,15 @@ pub enum Refusal {
     /// There is no Host.
     #[error("There is no Host header. Send one.")]
     HostMissing,
-    /// There are several.
+    /// There are several Host headers.
     #[error("There are several Host headers. Send one.")]
     HostRepeated,
-    /// It, or the host that the target names, is not a host and a port.
+    /// Host, or the host that the target names, is not a host and a port.
     #[error(
         "The Host header, or the host in the target, is not a host, with or without a port and without a user."
     )]
     HostMalformed,
-    /// It is not the host that the request is for.
+    /// Host differs from the host that the request is for.
     #[error("The Host header differs from :authority. Send one of them, or the same in both.")]
     HostDiffers,
     /// There are several lengths.

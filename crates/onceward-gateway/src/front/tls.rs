@@ -28,7 +28,7 @@ pub enum TlsError {
     /// A file cannot be read.
     #[error("{} cannot be read: {source}. Check that it exists and that this user may read it", path.display())]
     Unreadable {
-        /// Which.
+        /// The file.
         path: PathBuf,
         /// Why.
         source: std::io::Error,
@@ -36,7 +36,7 @@ pub enum TlsError {
     /// A file is not PEM.
     #[error("{} is not a PEM file that can be read ({reason}). Write it again, in PEM", path.display())]
     NotPem {
-        /// Which.
+        /// The file.
         path: PathBuf,
         /// What is wrong with it. It never holds what is in the file.
         reason: &'static str,
@@ -47,7 +47,7 @@ pub enum TlsError {
         path.display()
     )]
     NoCertificate {
-        /// In which file.
+        /// The file.
         path: PathBuf,
     },
     /// There is no private key.
@@ -56,7 +56,7 @@ pub enum TlsError {
         path.display()
     )]
     NoKey {
-        /// In which file.
+        /// The file.
         path: PathBuf,
     },
     /// The key is another certificate's.
