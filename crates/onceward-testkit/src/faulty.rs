@@ -28,7 +28,7 @@ pub enum Method {
 pub struct Call {
     /// What is asked for.
     pub method: Method,
-    /// The how manieth call of this method it is, from 1.
+    /// Its number among the calls of this method, from 1.
     pub nth: u64,
     /// Which record it is about, where it is about one.
     pub id: Option<RecordId>,
@@ -49,7 +49,7 @@ pub enum Fault {
     CallLost,
     /// The answer is ambiguous, and the store does it when [`FaultyStore::land`] is called.
     LandsWhenTold,
-    /// The answer is ambiguous, and the store does it after this while. Needs a tokio runtime.
+    /// The answer is ambiguous, and the store does it after this duration. Needs a tokio runtime.
     LandsAfter(Duration),
     /// There is no answer until [`FaultyStore::land`] is called. The store does it then, whether or not the caller still
     /// waits: a disk that does not sync, a transaction that waits for a lock.

@@ -163,7 +163,7 @@ fn observed(step: Option<Step>, record: Option<&Record>) -> Observed {
     }
 }
 
-/// What scripts may assert of a record beside its state.
+/// What scripts may assert of a record besides its state.
 fn facts(record: &Record) -> Vec<(&'static str, String)> {
     let doubt = if record.doubt.is_some() { "yes" } else { "no" };
     let naming = match record.naming {

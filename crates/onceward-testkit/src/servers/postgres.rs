@@ -14,7 +14,7 @@ use crate::wait;
 /// Holds the URL of a server that many tests share: `cargo xtask test` starts one.
 const SHARED: &str = "ONCEWARD_TEST_POSTGRES";
 
-/// What a server is started with beside its defaults.
+/// What a server is started with besides its defaults.
 #[derive(Debug, Clone, Default)]
 pub struct PostgresOptions {
     /// Lines of `postgresql.conf`.

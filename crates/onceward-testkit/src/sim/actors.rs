@@ -1,4 +1,4 @@
-//! Who acts in a history: clients that retry, workers that do the work, an operator, and whatever goes wrong.
+//! The actors of a history: clients that retry, workers that do the work, an operator, and a source of faults.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -271,7 +271,7 @@ impl Cast {
             let pause = self.draw(|world| world.random.millis(200, 2000));
             sleep(pause).await;
             let Some(node) = self.node() else { continue };
-            // A process that is killed meanwhile never answers, and operators lose patience too.
+            // A process that is killed meanwhile never answers, so the operator's calls have a timeout.
             tokio::select! {
                 biased;
                 () = self.look_around(&node) => {}
