@@ -179,7 +179,8 @@ impl Claim {
         Ok(self)
     }
 
-    /// Names the owner, so that a caller that lost the answer is recognised when it claims again.
+    /// Names the owner, so that a caller that lost the answer is recognised when it claims again. Only
+    /// [`Engine::claim`](crate::Engine::claim) uses it.
     ///
     /// No two callers may share a name: both would execute.
     pub fn owner(mut self, owner: OwnerToken) -> Self {
@@ -187,14 +188,16 @@ impl Claim {
         self
     }
 
-    /// Waits up to this long for another execution of the same key instead of being refused at once.
+    /// Waits up to this long for another execution of the same key instead of being refused at once. Only
+    /// [`Engine::run`](crate::Engine::run) waits.
     pub fn attach(mut self, wait: Duration) -> Result<Self, ClaimError> {
         check_attach(wait)?;
         self.timing.attach = wait;
         Ok(self)
     }
 
-    /// After this long the outcome counts as unknown. The work is not stopped, and its late outcome is accepted.
+    /// After this long the outcome counts as unknown. The work is not stopped, and its late outcome is accepted. Only
+    /// [`Engine::run`](crate::Engine::run) uses it.
     pub fn timeout(mut self, timeout: Duration) -> Result<Self, ClaimError> {
         check_timeout(timeout)?;
         self.timing.timeout = timeout;

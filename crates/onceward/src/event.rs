@@ -83,7 +83,7 @@ pub enum Event<'a> {
         verdict: Resolution,
         /// Who reported or decided it.
         by: String,
-        /// Why.
+        /// Why, in the operator's words.
         reason: String,
     },
     /// An operator ends the window early, with time left for caches to notice.
@@ -167,13 +167,13 @@ pub enum Write {
 pub enum Answer {
     /// To a claim or a completer.
     Decision(Decision),
-    /// To an owner, a probe or an operator: the change was made.
+    /// To an owner, a find or an operator: the change was made.
     Applied,
     /// To an owner: it was settled before, with this reply where it was completed.
     AlreadySettled(Option<Arc<Reply>>),
     /// To an owner whose tenure is over: nothing of its state was changed.
     Fenced,
-    /// To an operator or a probe: the record is not, or no longer, in a state where this can be done.
+    /// To an operator or a find: the record is not, or no longer, in a state where this can be done.
     Conflict,
     /// To the sweeper: the lease had lapsed, and the outcome is unknown or known from evidence now.
     Lapsed,
@@ -209,7 +209,7 @@ pub enum Refusal {
         /// How long to wait before the next try.
         retry_after: Duration,
     },
-    /// The work may have been done. Reconciliation still probes it, or it waits for an operator.
+    /// The work may have been done. Reconciliation still tries to resolve it, or it waits for an operator.
     Unknown {
         /// How long to wait before the next try.
         retry_after: Duration,

@@ -16,7 +16,7 @@ const DIGITS: &[u8; 16] = b"0123456789abcdef";
 pub struct RecordId([u8; 16]);
 
 impl RecordId {
-    /// Where a store's own identity is remembered. No key hashes here but by a 2⁻¹²⁸ accident.
+    /// Where a store's own identity is remembered. A key hashes to it with a probability of 2⁻¹²⁸.
     pub(crate) const IDENTITY: Self = Self([0; 16]);
 
     /// Stands for no operation. The record with this id is the store's identity, which is not one.

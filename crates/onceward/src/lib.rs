@@ -3,8 +3,8 @@
 //! A request makes a [`Claim`]: a [`Key`] in a [`Scope`] with a [`Fingerprint`]. The pure [`machine`] reads the [`Record`]
 //! that a [`store`] keeps, and decides: execute, resume, replay or refuse. The [`Engine`] is the only loop between the two:
 //! it claims, runs the work detached from its caller, settles its [`Outcome`] durably, and only then answers. An outcome
-//! that is not certain is never executed again automatically: it stays `unknown` until its late owner, a webhook, a probe
-//! or an operator decides it.
+//! that is not certain is never executed again automatically: it stays `unknown` until its late owner, a webhook, a find (a
+//! question to the service) or an operator decides it.
 //!
 //! Where to look:
 //!

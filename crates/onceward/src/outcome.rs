@@ -181,6 +181,6 @@ pub struct Verdict {
     pub by: String,
     /// In their own words.
     pub reason: String,
-    /// When.
+    /// When it was decided.
     pub at: Timestamp,
 }

@@ -25,7 +25,7 @@ pub trait Store: Send + Sync + 'static {
 
     /// Writes `next` if the record is still at `expect`, or still absent where that is `None`.
     ///
-    /// Answers only once the write is durable. An error says whether it may have been written all the same.
+    /// Answers only once the write is durable. An error says whether the record may have been written nevertheless.
     ///
     /// A swap whose future is dropped may or may not be carried out, then or later: the caller treats it as
     /// [`Ambiguous`](StoreError::Ambiguous), and reads again. A store in which swaps wait for their turn should skip those
@@ -250,11 +250,11 @@ pub enum StoreError {
     /// The record is there and cannot be used.
     #[error("the record {id} cannot be read: {why}")]
     Unreadable {
-        /// Which record.
+        /// The record.
         id: RecordId,
         /// Its version, with which it can be replaced.
         version: Version,
-        /// Why.
+        /// Why it cannot be read.
         why: Unreadable,
     },
     /// This write can never succeed.

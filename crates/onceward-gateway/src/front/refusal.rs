@@ -31,12 +31,12 @@ pub enum Refusal {
          A target has neither spaces nor a fragment."
     )]
     RequestLine,
-    /// The method is a registered one, but for its case.
+    /// The method differs from a registered one only in case.
     #[error(
         "The method is in another case than the registered one. Write it in capital letters, such as POST."
     )]
     MethodCase,
-    /// A header's name is no name, or something stands between it and its colon.
+    /// A header's name is malformed, or is not followed by its colon at once.
     #[error(
         "A header's name is malformed, or has no colon right after it. There must be no space between the two."
     )]

@@ -30,7 +30,7 @@ pub enum TlsError {
     Unreadable {
         /// The file.
         path: PathBuf,
-        /// Why.
+        /// Why it cannot be read.
         source: std::io::Error,
     },
     /// A file is not PEM.
@@ -83,7 +83,7 @@ pub enum TlsError {
         certificate: PathBuf,
         /// Where the key is.
         key: PathBuf,
-        /// Why.
+        /// Why they cannot be used.
         source: rustls::Error,
     },
 }

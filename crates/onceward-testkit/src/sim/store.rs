@@ -73,7 +73,7 @@ pub enum Stalled {
 /// When it reaches the disk, what was written, and what stood there before.
 type Unflushed = (Instant, RecordId, Version, Option<Row>);
 
-/// What becomes of one call.
+/// The fault that one call meets.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Fault {
     None,

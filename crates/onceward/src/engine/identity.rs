@@ -32,7 +32,7 @@ pub enum IdentityRefused {
         "the store was used for namespace {namespace:?} with another scope or secret: with these, every stored key would be forgotten and retries would execute again; go back to the former settings, or accept the identity change if the stored keys no longer matter"
     )]
     Changed {
-        /// Which namespace.
+        /// The namespace.
         namespace: String,
     },
     /// This namespace is new to a store that is used for others.
@@ -40,7 +40,7 @@ pub enum IdentityRefused {
         "the store was used for other namespaces, but never for {namespace:?}: if this is a typing error, every stored key would be forgotten and retries would execute again; correct the namespace, or accept the identity change to add it"
     )]
     NewNamespace {
-        /// Which namespace.
+        /// The namespace.
         namespace: String,
     },
     /// There is no room for another identity.
@@ -48,7 +48,7 @@ pub enum IdentityRefused {
         "the store already holds {ENTRIES_MAX} identities, which is its limit: use another store for namespace {namespace:?}"
     )]
     Full {
-        /// Which namespace.
+        /// The namespace.
         namespace: String,
     },
     /// The store failed, or holds something else there.

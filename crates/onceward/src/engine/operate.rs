@@ -131,7 +131,7 @@ impl Engine {
         Ok(settled(&applied.answer, applied.stored.as_ref()))
     }
 
-    /// Records evidence from a webhook or a probe that the work was done.
+    /// Records evidence from a webhook or a find that the work was done.
     ///
     /// With a fence, the evidence is about that execution only: a record with another one is a conflict.
     pub async fn testify(
@@ -145,8 +145,8 @@ impl Engine {
         self.inner.operate(id, &Event::Evidence { fence, reply, by: by.to_owned() }).await.map(Operated::of)
     }
 
-    /// Records that a probe was inconclusive. The next one is due after the backoff; after `limit` probes there is none,
-    /// and the outcome waits for an operator.
+    /// Records that a find was inconclusive. The next one is due after the backoff. After `limit` finds there is none, and
+    /// the outcome waits for an operator.
     pub async fn inconclusive(
         &self,
         id: RecordId,

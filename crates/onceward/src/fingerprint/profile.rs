@@ -229,7 +229,7 @@ impl Profile {
         Self::assemble(self.headers.to_vec(), self.ignored.to_vec(), self.max_depth, Some(secret))
     }
 
-    /// Names these rules: equal settings have equal ids, everywhere and for ever.
+    /// Names these rules: equal settings have equal ids, in every process and version.
     pub fn id(&self) -> ProfileId {
         self.id
     }

@@ -104,7 +104,7 @@ pub enum LayerError {
         "{url:?} cannot stand before /.well-known: give an origin such as \"https://api.example.com\", with a path or without"
     )]
     BaseUrl {
-        /// As given.
+        /// The text as it was given.
         url: String,
     },
 }

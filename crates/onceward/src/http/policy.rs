@@ -154,7 +154,7 @@ pub enum PolicyError {
     /// A method has lower-case letters, so that no request would match it.
     #[error("the method {method:?} has small letters, so it would match no request: write it like \"POST\"")]
     Method {
-        /// As given.
+        /// The method as it was given.
         method: String,
     },
     /// A status is in both lists, in the wrong list, or not valid.

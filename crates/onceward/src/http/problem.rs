@@ -48,7 +48,7 @@ pub enum Problem {
     OutcomeUnknown {
         /// When to ask again.
         retry_after: Duration,
-        /// Whether reconciliation still probes it, or it waits for an operator.
+        /// Whether reconciliation still tries to resolve it, or it waits for an operator.
         letter: Letter,
     },
     /// The work was begun for a request that cannot be compared with this one, and only the same request may continue it.

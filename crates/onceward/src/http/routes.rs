@@ -112,7 +112,7 @@ pub enum RoutesError {
     /// The pattern cannot be read.
     #[error("the route {pattern:?} {rule}: write it like \"POST /payments/{{id}}/*\"")]
     Pattern {
-        /// As given.
+        /// The pattern as it was given.
         pattern: String,
         /// What is wrong with it.
         rule: &'static str,
@@ -122,7 +122,7 @@ pub enum RoutesError {
     Policy {
         /// The route's pattern.
         pattern: String,
-        /// Why.
+        /// Why it is refused.
         error: PolicyError,
     },
 }
@@ -213,7 +213,7 @@ impl Routes {
         }
     }
 
-    /// Whether a method is a registered one, or one that a route lists, but for its case.
+    /// Whether a method differs only in case from a registered one, or from one that a route lists.
     pub(super) fn is_miscased(&self, method: &Method) -> bool {
         let method = method.as_str().as_bytes();
         is_miscased(method)

@@ -89,9 +89,9 @@ pub struct Record {
     pub voided: Option<Fence>,
     /// When the gateway closed its connection to the service that executed the last tenure.
     pub closed_at: Option<Timestamp>,
-    /// How often, and since when, probes have reported that the work was not done.
+    /// How often, and since when, finds have reported that the work was not done.
     pub absence: Option<Absence>,
-    /// The result of the last probe.
+    /// The result of the last find.
     pub finding: Option<LastFinding>,
     /// What happened to the operation, oldest first.
     pub history: Vec<HistoryEntry>,
@@ -125,7 +125,7 @@ pub struct Subject {
     pub key: String,
     /// The route or the kind of work, for metrics and lists.
     pub route: String,
-    /// The request's method; empty where the work is no HTTP request, and in records of format 1.
+    /// The request's method; empty where the work is not an HTTP request, and in records of format 1.
     pub method: String,
     /// The request's path without its query, cut to [`Subject::MAX_PATH_BYTES`]; empty where the method is.
     pub path: String,

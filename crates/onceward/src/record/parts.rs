@@ -145,7 +145,7 @@ pub struct Doubt {
     pub cause: Cause,
 }
 
-/// Whether reconciliation still probes an unknown outcome.
+/// Whether reconciliation still tries to resolve an unknown outcome.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Letter {
     /// Reconciliation goes on.
@@ -177,7 +177,7 @@ impl RecordFormat {
         Self::Two
     }
 
-    /// Its number, as it stands in the configuration and in a record's first byte.
+    /// Its number, as the configuration and a record's first byte have it.
     pub const fn number(self) -> u8 {
         match self {
             Self::One => 1,
@@ -206,7 +206,7 @@ pub struct Entered {
     pub dedup_until: Option<Timestamp>,
 }
 
-/// How often probes have reported that the work was not done.
+/// How often finds have reported that the work was not done.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Absence {
     /// How often, under one fence.
@@ -217,10 +217,10 @@ pub struct Absence {
     pub fence: Fence,
 }
 
-/// The result of the last probe.
+/// The result of the last find.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct LastFinding {
-    /// When.
+    /// When it happened.
     pub at: Timestamp,
     /// In words without keys or bodies.
     pub text: String,
@@ -229,7 +229,7 @@ pub struct LastFinding {
 /// Something that happened to an operation.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct HistoryEntry {
-    /// When.
+    /// When it happened.
     pub at: Timestamp,
     /// Under which fence.
     pub fence: Fence,

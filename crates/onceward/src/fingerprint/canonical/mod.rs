@@ -57,7 +57,7 @@ pub enum NotCanonical {
         /// Offset just after the object.
         at: usize,
     },
-    /// Half a surrogate pair is no character, and receivers replace it differently.
+    /// Half a surrogate pair is not a character, and receivers replace it in different ways.
     #[error("a \\u escape before byte {at} is half a surrogate pair")]
     LoneSurrogate {
         /// Offset just after the escape.
