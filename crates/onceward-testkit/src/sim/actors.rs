@@ -274,13 +274,13 @@ impl Cast {
             // A process that is killed meanwhile never answers, so the operator's calls have a timeout.
             tokio::select! {
                 biased;
-                () = self.look_around(&node) => {}
+                () = self.act_on_records(&node) => {}
                 () = sleep(Duration::from_secs(5)) => {}
             }
         }
     }
 
-    async fn look_around(&self, node: &Node) {
+    async fn act_on_records(&self, node: &Node) {
         let scan = Scan { which: Which::Filter(Filter::default()), after: None, limit: 64 };
         let Ok(page) = node.engine.list(scan).await else { return };
         for entry in page.entries {
