@@ -1,5 +1,5 @@
-//! The service behind the clients' listener: the layer around the proxy, with metrics, traces and the access log, and answers
-//! to requests that fail without a key.
+//! The service behind the clients' listener: the layer around the proxy, with metrics, traces and the access log. It also
+//! answers requests without a key that fail.
 
 mod upstream;
 
@@ -32,7 +32,7 @@ pub type RequestBody = Body<front::Body>;
 /// The body of an answer: the upstream's as it arrives, or one that is there whole.
 pub type ResponseBody = Body<UpstreamBody<RequestBody>>;
 
-/// Tells the layer what a failure of the proxy proves.
+/// Classifies the proxy's failures for the layer, by what each proves.
 #[derive(Debug, Clone, Copy)]
 pub struct ProxyFailures;
 
@@ -211,14 +211,14 @@ fn failed(error: &ProxyError, asked: Option<&Asked>) -> Response<ResponseBody> {
             method,
             path,
             cause = with_causes(error),
-            next = "look at the upstream, and at the address that is configured for it",
+            next = "check the upstream, and the address that is configured for it",
             "an unprotected request was not sent: the upstream was not reached"
         ),
         (None, Failure::TimedOut | Failure::Broken) => tracing::warn!(
             method,
             path,
             cause = with_causes(error),
-            next = "look at the log of the upstream: nothing is remembered here of a request that is not protected",
+            next = "check the log of the upstream: nothing is remembered here of a request that is not protected",
             "an unprotected request got no whole answer from the upstream: it may have been executed"
         ),
     }

@@ -28,7 +28,7 @@ pub struct HttpClient {
     tls: Option<TlsConnector>,
 }
 
-/// What a request may take.
+/// The limits of one request.
 #[derive(Debug, Clone, Copy)]
 pub struct ClientLimits {
     /// The time from connecting to the last byte of the answer.

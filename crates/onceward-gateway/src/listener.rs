@@ -1,4 +1,5 @@
-//! Accepting connections, as many as there are places for, until the gateway stops. Clients' and operators' listeners both do.
+//! Accepting connections, as many as there are places for, until the gateway stops. Both the clients' and the operators'
+//! listener are served by this.
 
 use std::io;
 use std::net::SocketAddr;
@@ -11,7 +12,8 @@ use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, watch};
 use tokio::task::{JoinError, JoinSet};
 
-/// Where accepting fails, it fails again at once (no file descriptors, no memory), until a connection ends.
+/// The pause after a failed accept. Where file descriptors or memory have run out, accepting fails again until a connection
+/// ends.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(500);
 
 /// Where connections come in.
@@ -34,7 +36,7 @@ pub struct Accepted {
     pub address: SocketAddr,
     /// Its place among the connections, which is free again when this is dropped.
     pub place: OwnedSemaphorePermit,
-    /// Tells that the listener stops.
+    /// Resolves when the listener stops.
     pub stopping: Stopping,
 }
 
@@ -96,7 +98,7 @@ impl Listener {
             };
             if let Err(error) = stream.set_nodelay(true) {
                 // The client is gone already, or will only be slower.
-                tracing::debug!(%error, "a connection could not be told to send at once");
+                tracing::debug!(%error, "TCP_NODELAY could not be set on a connection");
             }
             let stopping = Stopping(stopping.clone());
             connections.spawn(connection(Accepted { stream, address, place, stopping }));

@@ -57,7 +57,7 @@ pub struct Running {
     tokens: Arc<ArcSwap<Tokens>>,
     tracer: Tracer,
     readiness: Readiness,
-    /// Tells each listener when to end.
+    /// The stage that ends each listener.
     stage: watch::Sender<Stage>,
     front: JoinHandle<Ended>,
     operators: JoinHandle<()>,

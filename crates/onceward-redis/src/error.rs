@@ -12,7 +12,7 @@ pub enum OpenError {
     /// The server cannot be reached, or does not answer.
     #[error("{server} cannot be used: {reason}")]
     Unavailable {
-        /// Which server, without its password.
+        /// The server, without its password.
         server: String,
         /// What happened.
         reason: String,
@@ -20,7 +20,7 @@ pub enum OpenError {
     /// The server's settings would lose records.
     #[error("{server} must not hold records: {problem}; {advice}")]
     Setting {
-        /// Which server.
+        /// The server, without its password.
         server: String,
         /// What is wrong.
         problem: String,
@@ -30,7 +30,7 @@ pub enum OpenError {
     /// Records were lost, or may have been.
     #[error("{server} has lost records: {what}; {ACCEPT}")]
     Lost {
-        /// Which server.
+        /// The server, without its password.
         server: String,
         /// What is missing.
         what: String,
@@ -38,7 +38,7 @@ pub enum OpenError {
     /// The server is empty, and the store should exist.
     #[error("{server} is empty, and its store should exist: it was flushed, or this is another server")]
     Empty {
-        /// Which server.
+        /// The server, without its password.
         server: String,
     },
     /// The operating system gave no random bytes.

@@ -41,9 +41,9 @@ pub struct Options {
     pub page_bytes: u32,
     /// How many threads serve `load`, each with its own connection. Default: 2.
     pub readers: usize,
-    /// The flusher's page cache in bytes, beside the operating system's; each reader has a sixteenth of it. Default: 16 MiB.
-    /// For databases of up to a gigabyte SQLite goes through its whole cache at almost every commit, and a cache of 128 MiB
-    /// halved the speed.
+    /// The flusher's page cache in bytes, in addition to the operating system's; each reader has a sixteenth of it.
+    /// Default: 16 MiB. For databases of up to a gigabyte SQLite goes through its whole cache at almost every commit, and a
+    /// cache of 128 MiB halved the speed.
     pub cache_bytes: usize,
     /// How long the flusher waits for another program, such as a `sqlite3` shell, that holds the file's write lock, before
     /// it tries again. Default: 5 s.

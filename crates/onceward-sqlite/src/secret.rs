@@ -32,7 +32,7 @@ pub enum SecretError {
         path.display()
     )]
     Open {
-        /// Which file.
+        /// The file.
         path: PathBuf,
         /// Its mode.
         mode: u32,
@@ -43,7 +43,7 @@ pub enum SecretError {
         path.display()
     )]
     Content {
-        /// Which file.
+        /// The file.
         path: PathBuf,
     },
     /// There is no secret, and the store was not used without one under this identity.
@@ -62,7 +62,7 @@ pub enum SecretError {
     /// The file cannot be read or created.
     #[error("the secret in {} cannot be read or made: {error}. Give this user the right to, or configure a secret", path.display())]
     File {
-        /// Which file.
+        /// The file.
         path: PathBuf,
         /// Why.
         error: io::Error,

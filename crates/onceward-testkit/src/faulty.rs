@@ -28,7 +28,7 @@ pub enum Method {
 pub struct Call {
     /// What is asked for.
     pub method: Method,
-    /// The how manieth call of this method it is, from 1.
+    /// Its number among the calls of this method, from 1.
     pub nth: u64,
     /// Which record it is about, where it is about one.
     pub id: Option<RecordId>,
@@ -49,7 +49,7 @@ pub enum Fault {
     CallLost,
     /// The answer is ambiguous, and the store does it when [`FaultyStore::land`] is called.
     LandsWhenTold,
-    /// The answer is ambiguous, and the store does it after this while. Needs a tokio runtime.
+    /// The answer is ambiguous, and the store does it after this duration. Needs a tokio runtime.
     LandsAfter(Duration),
     /// There is no answer until [`FaultyStore::land`] is called. The store does it then, whether or not the caller still
     /// waits: a disk that does not sync, a transaction that waits for a lock.
@@ -69,25 +69,25 @@ pub enum Fault {
 
 type Plan = Box<dyn FnMut(Call) -> Fault + Send>;
 type Work<T> = Pin<Box<dyn Future<Output = Result<T, StoreError>> + Send>>;
-type Errand = Pin<Box<dyn Future<Output = ()> + Send>>;
+type HeldCall = Pin<Box<dyn Future<Output = ()> + Send>>;
 
 /// Wraps any store; a plan says which call meets which fault.
 pub struct FaultyStore {
     inner: Arc<dyn Store>,
-    desk: Mutex<Desk>,
+    state: Mutex<State>,
 }
 
-struct Desk {
+struct State {
     plan: Plan,
     calls: [u64; 4],
-    not_landed: Vec<Errand>,
+    held_back: Vec<HeldCall>,
 }
 
 impl FaultyStore {
     /// Consults the plan for every call, in the order in which they are made.
     pub fn new(inner: impl Store, plan: impl FnMut(Call) -> Fault + Send + 'static) -> Self {
-        let desk = Desk { plan: Box::new(plan), calls: [0; 4], not_landed: Vec::new() };
-        Self { inner: Arc::new(inner), desk: Mutex::new(desk) }
+        let state = State { plan: Box::new(plan), calls: [0; 4], held_back: Vec::new() };
+        Self { inner: Arc::new(inner), state: Mutex::new(state) }
     }
 
     /// Gives the listed calls their faults, and none to the others: `[(Method::Swap, 2, Fault::AnswerLost)]`.
@@ -101,23 +101,23 @@ impl FaultyStore {
 
     /// Does what [`Fault::LandsWhenTold`] and [`Fault::Stalls`] held back, in the order in which it was asked for.
     pub async fn land(&self) {
-        let errands = std::mem::take(&mut self.desk().not_landed);
-        for errand in errands {
-            errand.await;
+        let calls = std::mem::take(&mut self.state().held_back);
+        for call in calls {
+            call.await;
         }
     }
 
     // A panic in a plan fails its test; the next call still gets its answer.
-    fn desk(&self) -> MutexGuard<'_, Desk> {
-        self.desk.lock().unwrap_or_else(PoisonError::into_inner)
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     fn meet(&self, method: Method, id: Option<RecordId>) -> Fault {
-        let mut desk = self.desk();
-        let nth = &mut desk.calls[method as usize];
+        let mut state = self.state();
+        let nth = &mut state.calls[method as usize];
         *nth += 1;
         let call = Call { method, nth: *nth, id };
-        (desk.plan)(call)
+        (state.plan)(call)
     }
 
     fn call<T: Garble>(&self, method: Method, id: Option<RecordId>, work: Work<T>) -> StoreFuture<'_, T> {
@@ -132,13 +132,13 @@ impl FaultyStore {
                 Fault::AnswerLost => work.await.and_then(|_| ambiguous()),
                 Fault::CallLost => ambiguous(),
                 Fault::LandsWhenTold => {
-                    self.desk().not_landed.push(Box::pin(async move { drop(work.await) }));
+                    self.state().held_back.push(Box::pin(async move { drop(work.await) }));
                     ambiguous()
                 }
                 Fault::Stalls => {
                     let (answer, answered) = oneshot::channel();
                     // A caller that has gone away no longer wants its answer.
-                    self.desk().not_landed.push(Box::pin(async move { drop(answer.send(work.await)) }));
+                    self.state().held_back.push(Box::pin(async move { drop(answer.send(work.await)) }));
                     answered.await.unwrap_or_else(|_| ambiguous())
                 }
                 Fault::LandsAfter(delay) => {
@@ -184,7 +184,7 @@ impl Store for FaultyStore {
 
 impl fmt::Debug for FaultyStore {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("FaultyStore").field("calls", &self.desk().calls).finish_non_exhaustive()
+        f.debug_struct("FaultyStore").field("calls", &self.state().calls).finish_non_exhaustive()
     }
 }
 

@@ -38,7 +38,7 @@ impl Random {
         from + self.below(to.saturating_sub(from) + 1)
     }
 
-    /// A while between two, in milliseconds.
+    /// A duration between two numbers of milliseconds.
     pub const fn millis(&mut self, from: u64, to: u64) -> Duration {
         Duration::from_millis(self.between(from, to))
     }

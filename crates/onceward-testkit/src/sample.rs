@@ -99,7 +99,7 @@ pub fn fingerprint(body: &str, rules: Option<&str>) -> Fingerprint {
     Fingerprint::new(ProfileId::from_bytes(name), *usual.digest()).at(target(""))
 }
 
-/// Where a request goes. The empty name is the target of work that is no HTTP request.
+/// Where a request goes. The empty name is the target of work that is not an HTTP request.
 pub fn target(name: &str) -> Target {
     let mut bytes = [0; 16];
     bytes.iter_mut().zip(name.bytes()).for_each(|(byte, letter)| *byte = letter);
@@ -116,12 +116,12 @@ pub fn as_of_a_newer_format(id: RecordId, bytes: &mut [u8]) {
     bytes[1..5].copy_from_slice(&hasher.finalize().to_le_bytes());
 }
 
-/// A recovery point with bytes that are no text.
+/// A recovery point with bytes that are not text.
 pub fn point(name: &str) -> RecoveryPoint {
     RecoveryPoint::new(name, Bytes::from_static(b"\x00\xff data")).expect("the name is short")
 }
 
-/// A reply with a repeated header and a header value that is no text.
+/// A reply with a repeated header and a header value that is not text.
 pub fn reply(status: u16, body: &str) -> Arc<Reply> {
     let header = |name: &str, value: &'static [u8]| (name.to_owned(), Bytes::from_static(value));
     Arc::new(Reply {
@@ -138,7 +138,7 @@ pub fn reply(status: u16, body: &str) -> Arc<Reply> {
     })
 }
 
-/// A reply whose body fills the default limit with bytes that are no text and do not compress.
+/// A reply whose body fills the default limit with bytes that are not text and do not compress.
 pub fn large_reply() -> Arc<Reply> {
     let mut random = Random::seeded(0xb0d1);
     let body: Vec<u8> = (0..LARGE_BODY_BYTES / 8).flat_map(|_| random.next().to_le_bytes()).collect();

@@ -1,4 +1,4 @@
-//! What a caller asks for.
+//! Claims: what callers ask an engine to do once.
 
 use std::borrow::Cow;
 use std::fmt;
@@ -8,7 +8,7 @@ pub use crate::entropy::OwnerToken;
 use crate::record::{OnLapse, Subject, Terms, cut};
 use crate::{Fingerprint, Key, Scope};
 
-/// A key in a scope with a fingerprint: "do this once".
+/// A request to do a piece of work once: a key in a scope, with a fingerprint of the work.
 ///
 /// ```
 /// use onceward::{Claim, Fingerprint, Key, Scope};
@@ -37,7 +37,7 @@ pub struct RequestLine<'a> {
     pub path: &'a str,
 }
 
-/// The request that a claim was made for, as operators are shown it.
+/// The request that a claim was made for, as operators see it.
 #[derive(Clone)]
 pub(crate) struct ShownRequest {
     method: String,
@@ -52,7 +52,7 @@ impl fmt::Debug for RequestLine<'_> {
 
 impl fmt::Debug for ShownRequest {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        // A path can name a person or a customer: operators are shown it, but a debug form can get anywhere.
+        // A path can name a person or a customer: operators see it, but a debug form can end up in any log.
         f.debug_struct("ShownRequest").field("method", &self.method).finish_non_exhaustive()
     }
 }
@@ -62,46 +62,46 @@ impl fmt::Debug for ShownRequest {
 pub(crate) struct Timing {
     /// How long to wait for another execution of the same key.
     pub attach: Duration,
-    /// When the outcome of this execution counts as unknown.
+    /// How long until the outcome of this execution counts as unknown.
     pub timeout: Duration,
 }
 
-/// A claim that makes no sense.
+/// Why a claim's settings are refused.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum ClaimError {
-    /// The route is empty or long.
+    /// The route is empty or too long.
     #[error("the route {route:?} must have 1 to {} bytes", Claim::MAX_ROUTE_BYTES)]
     Route {
         /// The route's beginning.
         route: String,
     },
-    /// A time is too short or too long to mean anything.
+    /// A time is out of range.
     #[error("{setting} = {value:?} must lie between {least:?} and {most:?}")]
     Duration {
-        /// Which time.
+        /// The name of the setting.
         setting: &'static str,
-        /// What it was.
+        /// Its value.
         value: Duration,
-        /// The least that is accepted.
+        /// The least accepted value.
         least: Duration,
-        /// The most that is accepted.
+        /// The greatest accepted value.
         most: Duration,
     },
-    /// Resuming with no attempts would never resume.
+    /// With fewer than two attempts, work would never be resumed.
     #[error(
         "on_lapse = resume with {attempts} attempts never resumes: allow at least 2, or choose on_lapse = unknown"
     )]
     Attempts {
-        /// What was asked for.
+        /// The number of attempts.
         attempts: u32,
     },
 }
 
 impl Claim {
-    /// A route is a label in metrics and lists.
+    /// The longest route. It is a label in metrics and lists, so it is short.
     pub const MAX_ROUTE_BYTES: usize = 255;
-    /// No registered method is half as long; what is longer is cut where it is shown.
+    /// Longer than any registered method. A longer method is cut where it is shown.
     const MAX_METHOD_BYTES: usize = 32;
     /// Below this a lease would lapse while a busy store still commits.
     pub const MIN_LEASE: Duration = Duration::from_millis(100);
@@ -129,13 +129,13 @@ impl Claim {
         }
     }
 
-    /// What is asked for.
+    /// The fingerprint of the work.
     pub const fn fingerprint(&self) -> &Fingerprint {
         &self.fingerprint
     }
 
-    /// Whether a route's name is this request's method and path, so that the route has no other requests. Work that is no HTTP
-    /// request is named by its route as far as anything names it.
+    /// Whether the route's name is this request's method and path, so that no other request has this route. Always true for
+    /// work that is not an HTTP request, because nothing but its route names it.
     pub(crate) fn is_named_by(&self, route: &str) -> bool {
         self.request.as_ref().is_none_or(|request| {
             route.strip_prefix(request.method.as_str()).and_then(|rest| rest.strip_prefix(' '))
@@ -151,7 +151,7 @@ impl Claim {
         self
     }
 
-    /// What the record shows of this claim; `label` is what it shows of the key.
+    /// The part of the record that describes this claim to people. `label` stands for the key.
     pub(crate) fn subject(&self, label: &str) -> Subject {
         let ShownRequest { method, path } =
             self.request.clone().unwrap_or(ShownRequest { method: String::new(), path: String::new() });
@@ -179,7 +179,8 @@ impl Claim {
         Ok(self)
     }
 
-    /// Names the owner, so that a caller that lost the answer is recognised when it claims again.
+    /// Names the owner, so that a caller that lost the answer is recognised when it claims again. Only
+    /// [`Engine::claim`](crate::Engine::claim) uses it.
     ///
     /// No two callers may share a name: both would execute.
     pub fn owner(mut self, owner: OwnerToken) -> Self {
@@ -187,14 +188,16 @@ impl Claim {
         self
     }
 
-    /// Waits up to this long for another execution of the same key instead of being refused at once.
+    /// Waits up to this long for another execution of the same key instead of being refused at once. Only
+    /// [`Engine::run`](crate::Engine::run) waits.
     pub fn attach(mut self, wait: Duration) -> Result<Self, ClaimError> {
         check_attach(wait)?;
         self.timing.attach = wait;
         Ok(self)
     }
 
-    /// After this long the outcome counts as unknown. The work is not cut off: what it still brings is accepted.
+    /// After this long the outcome counts as unknown. The work is not stopped, and its late outcome is accepted. Only
+    /// [`Engine::run`](crate::Engine::run) uses it.
     pub fn timeout(mut self, timeout: Duration) -> Result<Self, ClaimError> {
         check_timeout(timeout)?;
         self.timing.timeout = timeout;
@@ -203,7 +206,8 @@ impl Claim {
 }
 
 impl Terms {
-    /// Whether these values are possible. Every claim checks its terms, and so does a policy that keeps terms for later claims.
+    /// Refuses values that are out of range. Every claim checks its terms, and so does a policy that keeps terms for later
+    /// claims.
     pub fn check(&self) -> Result<(), ClaimError> {
         within("lease", self.lease, Claim::MIN_LEASE, Claim::MAX_LEASE)?;
         within("retention", self.retention, Claim::MIN_RETENTION, Claim::MAX_RETENTION)?;

@@ -9,13 +9,13 @@ use crate::outcome::{Outcome, RecoveryPoint, Reply};
 use crate::record::{Fence, Letter, Record, RecordFormat};
 use crate::{Timestamp, entropy::OwnerToken};
 
-/// The store's time, twice: as it is, and as far as expiry may trust it.
+/// The store's time, in two estimates: one for leases, and one for expiry.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Moment {
-    /// Decides about leases. Where it is estimated, the latest that it can be, so that no lease is given too short.
+    /// Decides about leases. An estimate is the latest possible time, so that no lease is too short.
     pub now: Timestamp,
-    /// Decides about expiry. The earliest that it can be, and held back while the store's clock runs ahead, because too late would
-    /// re-execute.
+    /// Decides about expiry. It is the earliest possible time, and held back while the store's clock runs ahead, because a
+    /// time that is too late would forget keys early, and their retries would execute again.
     pub expiry_now: Timestamp,
 }
 
@@ -24,9 +24,9 @@ pub struct Moment {
 pub enum Event<'a> {
     /// A request wants the work done.
     Claim {
-        /// What it asks for.
+        /// The claim.
         claim: &'a Claim,
-        /// Who asks.
+        /// The owner to execute, if the claim is granted.
         owner: OwnerToken,
         /// What the record shows of the key.
         label: &'a str,
@@ -38,7 +38,7 @@ pub enum Event<'a> {
         /// Who takes over.
         owner: OwnerToken,
     },
-    /// The owner needs more time.
+    /// The owner renews its lease.
     Renew {
         /// Its tenure.
         fence: Fence,
@@ -50,7 +50,7 @@ pub enum Event<'a> {
         /// The phase.
         point: RecoveryPoint,
     },
-    /// The owner is done.
+    /// The owner reports its outcome.
     Settle {
         /// Its tenure.
         fence: Fence,
@@ -79,11 +79,11 @@ pub enum Event<'a> {
     Resolve {
         /// The tenure that is meant, if that is known.
         fence: Option<Fence>,
-        /// What it was.
+        /// What the outcome was.
         verdict: Resolution,
         /// Who reported or decided it.
         by: String,
-        /// Why.
+        /// Why, in the operator's words.
         reason: String,
     },
     /// An operator ends the window early, with time left for caches to notice.
@@ -147,7 +147,7 @@ pub struct Step {
     pub write: Write,
     /// The answer, given once the write is durable.
     pub answer: Answer,
-    /// What is worth counting or alarming about.
+    /// What must be counted, or raises an alarm.
     pub notice: Option<Notice>,
 }
 
@@ -156,9 +156,9 @@ pub struct Step {
 pub enum Write {
     /// Nothing.
     Keep,
-    /// It becomes this.
+    /// It is replaced by this one.
     Put(Box<Record>),
-    /// It goes.
+    /// It is removed.
     Remove,
 }
 
@@ -167,19 +167,19 @@ pub enum Write {
 pub enum Answer {
     /// To a claim or a completer.
     Decision(Decision),
-    /// To an owner, a prober or an operator: it is so now.
+    /// To an owner, a find or an operator: the change was made.
     Applied,
     /// To an owner: it was settled before, with this reply where it was completed.
     AlreadySettled(Option<Arc<Reply>>),
     /// To an owner whose tenure is over: nothing of its state was changed.
     Fenced,
-    /// To an operator or a prober: the record is not, or no longer, where this can be done.
+    /// To an operator or a find: the record is not, or no longer, in a state where this can be done.
     Conflict,
     /// To the sweeper: the lease had lapsed, and the outcome is unknown or known from evidence now.
     Lapsed,
     /// To the sweeper: past its window and swept.
     Swept,
-    /// To the sweeper: not to be touched, or not yet.
+    /// To the sweeper: the record stays as it is.
     Left,
 }
 
@@ -192,7 +192,7 @@ pub enum Decision {
     Resume(RecoveryPoint),
     /// The work was done: this is the answer.
     Replay(Arc<Reply>),
-    /// Do nothing.
+    /// The work must not be done.
     Refuse(Refusal),
 }
 
@@ -206,19 +206,19 @@ pub enum Refusal {
     Incomparable,
     /// The work is being done.
     InProgress {
-        /// When it is worth asking again.
+        /// How long to wait before the next try.
         retry_after: Duration,
     },
-    /// The work may have been done; it is being found out, or waits for an operator.
+    /// The work may have been done. Reconciliation still tries to resolve it, or it waits for an operator.
     Unknown {
-        /// When it is worth asking again.
+        /// How long to wait before the next try.
         retry_after: Duration,
         /// Whether reconciliation still probes it.
         letter: Letter,
     },
 }
 
-/// What is worth counting or alarming about.
+/// What must be counted, or raises an alarm.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Notice {
     /// A result contradicts what was decided before: something may have happened twice.

@@ -11,15 +11,15 @@ use crate::{Fence, Key, Scope, Secret};
 
 const DIGITS: &[u8; 16] = b"0123456789abcdef";
 
-/// The only primary key of a record, and a ready distribution key: 16 bytes of a hash.
+/// The primary key of a record: 16 bytes of a hash, so that it also serves as a distribution key.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub struct RecordId([u8; 16]);
 
 impl RecordId {
-    /// Where a store's own identity is remembered. No key hashes here but by a 2⁻¹²⁸ accident.
+    /// Where a store's own identity is remembered. A key hashes to it with a probability of 2⁻¹²⁸.
     pub(crate) const IDENTITY: Self = Self([0; 16]);
 
-    /// Stands for no operation: the store's identity is none either.
+    /// Stands for no operation. The record with this id is the store's identity, which is not one.
     #[cfg(feature = "http")]
     pub(crate) const NONE: Self = Self::IDENTITY;
 
@@ -57,7 +57,7 @@ impl fmt::Debug for RecordId {
     }
 }
 
-/// A text that is no record id.
+/// A text that is not a record id.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error(
     "a text of {bytes} bytes is not the id of an operation: it must be 32 hexadecimal digits, and may name its window by a hyphen and more of them, as lists and logs show them"
@@ -108,7 +108,7 @@ impl OperationId {
         Self { record, opened: Some(opened) }
     }
 
-    /// Where its record lives.
+    /// The id of its record.
     pub const fn record(&self) -> RecordId {
         self.record
     }
@@ -163,8 +163,8 @@ impl FromStr for OperationId {
     }
 }
 
-/// What turns a scope and a key into an id. Changing any of it makes every stored key unfindable, so a store remembers
-/// a verifier of it and an engine with another one is refused.
+/// Turns scopes and keys into ids. Under another identity no stored key would be found, so a store remembers a verifier of
+/// its identity, and an engine with another one is refused.
 ///
 /// ```
 /// use onceward::{Identity, Key, Scope};
@@ -180,14 +180,14 @@ pub struct Identity {
     secret: Option<Secret>,
 }
 
-/// The first half of an [`Identity`].
+/// A namespace, which [`scoped_by`](Self::scoped_by) completes to an [`Identity`].
 #[derive(Debug, Clone, Copy)]
 #[must_use]
 pub struct Namespace<'a>(&'a str);
 
 impl Namespace<'_> {
-    /// Describes how scopes are made, so that a change of that rule is noticed. For the tower layer these are its `ScopeRules`;
-    /// for other callers, words of their own.
+    /// Describes how scopes are made, so that a change of that rule is noticed. For the tower layer these are its
+    /// `ScopeRules`; other callers describe the rule in their own words.
     pub fn scoped_by(self, rule: impl fmt::Display) -> Result<Identity, IdentityError> {
         let scope_rule = rule.to_string();
         for (setting, value) in [("namespace", self.0), ("scope rule", &scope_rule)] {
@@ -269,7 +269,7 @@ impl Identity {
         first_half(digest.finish())
     }
 
-    /// Equal for equal settings, and useless for finding the secret out.
+    /// Equal for equal settings. The secret cannot be derived from it.
     pub(crate) fn verifier(&self) -> [u8; 16] {
         let mut digest = Digest::new(self.secret.as_ref(), "identity");
         digest.part(self.namespace.as_bytes());

@@ -40,7 +40,7 @@ pub enum Syntax {
     Strict,
 }
 
-/// Why a header is no key. Names the rule and the place, and never repeats the value.
+/// Why a header is not a key. Names the rule and the place, and never repeats the value.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum KeyError {

@@ -1,10 +1,10 @@
 //! Makes a retried write happen once.
 //!
-//! A request makes a [`Claim`]: a [`Key`] in a [`Scope`] with a [`Fingerprint`]. The pure [`machine`] reads the
-//! [`Record`] that a [`store`] keeps, and decides: execute, resume, replay or refuse. The [`Engine`] is the only loop
-//! between the two: it claims, runs the work detached from its caller, settles its [`Outcome`] durably, and only then
-//! answers. An outcome that is not certain is never executed again automatically: it stays `unknown` until its late
-//! owner, a webhook, a find or an operator decides it.
+//! A request makes a [`Claim`]: a [`Key`] in a [`Scope`] with a [`Fingerprint`]. The pure [`machine`] reads the [`Record`]
+//! that a [`store`] keeps, and decides: execute, resume, replay or refuse. The [`Engine`] is the only loop between the two:
+//! it claims, runs the work detached from its caller, settles its [`Outcome`] durably, and only then answers. An outcome
+//! that is not certain is never executed again automatically: it stays `unknown` until its late owner, a webhook, a find (a
+//! question to the service) or an operator decides it.
 //!
 //! Where to look:
 //!
@@ -17,11 +17,12 @@
 //! - [`store::Store`] to bring another database;
 //! - [`fingerprint`] for what makes two requests the same.
 //!
-//! Names of everyday code are at the root. The rest is in the module of its subject: errors and parts of keys, scopes and
-//! identities in [`key`], observers and operators' calls in [`engine`], what is stored in [`record`] and [`outcome`].
+//! The types that most code needs are at the root. The others are in modules: [`key`] has the errors and parts of keys,
+//! scopes and identities, [`engine`] the observers and the calls for operators, [`record`] and [`outcome`] what is stored.
 //!
-//! Errors, settings and option structs are `#[non_exhaustive]`. Results that a caller must act on, such as [`Ran`], [`Refusal`]
-//! and [`store::Swapped`], are not: a case that a match overlooks may execute work twice, so the compiler must point to it.
+//! Errors, settings and option structs are `#[non_exhaustive]`. Results that a caller must act on, such as [`Ran`],
+//! [`Refusal`] and [`store::Swapped`], are exhaustive: a match that overlooks a case may execute work twice, so it must not
+//! compile.
 
 #[macro_use]
 mod setters;

@@ -38,7 +38,7 @@ impl fmt::Debug for MemoryStore {
 }
 
 impl MemoryStore {
-    /// An empty store that goes by this clock.
+    /// An empty store that uses this clock.
     pub fn with_clock(clock: Arc<dyn Clock>) -> Self {
         Self { rows: Arc::default(), clock }
     }

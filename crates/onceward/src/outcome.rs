@@ -34,7 +34,7 @@ impl Reply {
         self
     }
 
-    /// What it weighs in a cache or against a limit.
+    /// Its size, as caches and limits count it.
     pub fn bytes(&self) -> usize {
         self.headers.iter().map(|(name, value)| name.len() + value.len()).sum::<usize>() + self.body.len()
     }
@@ -58,13 +58,13 @@ pub struct RecoveryPoint {
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum RecoveryPointError {
-    /// The name is empty or long.
+    /// The name is empty or too long.
     #[error("the recovery point {name:?} must have a name of 1 to {} bytes", RecoveryPoint::MAX_NAME_BYTES)]
     Name {
         /// The name's beginning.
         name: String,
     },
-    /// The data would not fit.
+    /// The data is too large.
     #[error(
         "the recovery point {name:?} carries {found} bytes, but at most {} are kept: store the rest yourself and keep a reference",
         RecoveryPoint::MAX_DATA_BYTES
@@ -72,13 +72,13 @@ pub enum RecoveryPointError {
     Data {
         /// The point's name.
         name: String,
-        /// How much it carried.
+        /// The size of the data.
         found: usize,
     },
 }
 
 impl RecoveryPoint {
-    /// A name that people read in a list.
+    /// The longest name. People read it in lists.
     pub const MAX_NAME_BYTES: usize = 64;
     /// A recovery point is written on every phase: it holds references, not documents.
     pub const MAX_DATA_BYTES: usize = 16 * 1024;
@@ -157,7 +157,7 @@ impl Outcome {
         Self::Unknown(Unsure { cause: Cause::Said, why: why.into() })
     }
 
-    /// It happened, and its answer could not be kept: only a person may release it.
+    /// It happened, and its answer could not be kept: only an operator may release it.
     pub fn done_not_kept(why: impl Into<String>) -> Self {
         Self::Unknown(Unsure { cause: Cause::DoneNotKept, why: why.into() })
     }
@@ -181,6 +181,6 @@ pub struct Verdict {
     pub by: String,
     /// In their own words.
     pub reason: String,
-    /// When.
+    /// When it was decided.
     pub at: Timestamp,
 }

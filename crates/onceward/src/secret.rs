@@ -1,4 +1,4 @@
-//! A secret that turns hashes into keyed hashes, and never shows itself.
+//! A secret that keys hashes, and is never printed.
 
 use std::fmt;
 

@@ -19,13 +19,13 @@ pub type StoreFuture<'a, T> = Pin<Box<dyn Future<Output = Result<T, StoreError>>
 
 /// A durable map from ids to records that can be swapped one at a time.
 pub trait Store: Send + Sync + 'static {
-    /// Reads a record, as of now: a read after an acknowledged swap sees it, and nothing that is not durable yet is seen,
-    /// here or in a conflict. An engine gives up on a call that takes too long, by dropping its future.
+    /// Reads a record. A read that begins after a swap was acknowledged sees it. Neither a read nor a conflict shows a
+    /// write that is not durable yet. An engine gives up on a call that takes too long by dropping its future.
     fn load(&self, id: RecordId) -> StoreFuture<'_, Seen>;
 
     /// Writes `next` if the record is still at `expect`, or still absent where that is `None`.
     ///
-    /// Answers only once the write is durable. An error says whether it may have been written all the same.
+    /// Answers only once the write is durable. An error says whether the record may have been written nevertheless.
     ///
     /// A swap whose future is dropped may or may not be carried out, then or later: the caller treats it as
     /// [`Ambiguous`](StoreError::Ambiguous), and reads again. A store in which swaps wait for their turn should skip those
@@ -40,10 +40,10 @@ pub trait Store: Send + Sync + 'static {
     fn forget(&self, records: Vec<(RecordId, Version)>) -> StoreFuture<'_, usize>;
 }
 
-/// Rises with every write of a record, and is what compare-and-swap compares.
+/// A number that rises with every write of a record. Compare-and-swap compares it.
 ///
-/// The store gives it, and never gives the same one to an id again, not even after the record was forgotten: else a
-/// sweeper that slept could delete a newer claim.
+/// The store assigns it, and never assigns one twice to an id, not even after the record was forgotten. Otherwise a delayed
+/// sweeper could delete a newer claim.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Version(u64);
 
@@ -59,7 +59,7 @@ impl Version {
     }
 }
 
-/// What the store holds for an id, and what time it is there.
+/// What the store has for an id, and the time by the store's clock.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Seen {
     /// The store's own clock.
@@ -71,13 +71,13 @@ pub struct Seen {
 /// A record and its version.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Stamped {
-    /// What was written.
+    /// The record.
     pub record: Record,
-    /// By which write.
+    /// Its version.
     pub version: Version,
 }
 
-/// What came of a swap.
+/// The result of a swap.
 #[expect(
     clippy::large_enum_variant,
     reason = "a replay is a conflict, and boxing its record would cost every one of them"
@@ -91,16 +91,16 @@ pub enum Swapped {
         /// The store's own clock.
         now: Timestamp,
     },
-    /// Something else stands there, and nothing was written.
+    /// The record is not at the expected version, and nothing was written.
     Conflict(Seen),
 }
 
-/// What to list.
+/// A request for one page of a list.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Scan {
     /// Which records.
     pub which: Which,
-    /// From where on; from the beginning where there is none.
+    /// Where the page begins. Without a cursor, at the beginning of the list.
     pub after: Option<Cursor>,
     /// How many at most. A store may return fewer, to bound the bytes of a page.
     pub limit: usize,
@@ -140,7 +140,7 @@ pub struct Filter {
 }
 
 impl Filter {
-    /// Whether a record is asked for. Stores may narrow by index first, and ask this in the end.
+    /// Whether a record matches. Stores may narrow the list by an index first, and then check each record with this.
     pub fn accepts(&self, record: &Record) -> bool {
         self.state.is_none_or(|state| record.state.kind() == state)
             && self.route.as_ref().is_none_or(|route| record.subject.route == *route)
@@ -165,7 +165,7 @@ impl Cursor {
     }
 }
 
-/// Some records.
+/// One page of a list.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Page {
     /// The store's own clock.
@@ -179,7 +179,7 @@ pub struct Page {
 /// One record of a page.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Entry {
-    /// Where it lives.
+    /// The record's id.
     pub id: RecordId,
     /// Its version, which is known even where the record cannot be read.
     pub version: Version,
@@ -224,7 +224,7 @@ pub enum Health {
     Problem,
 }
 
-/// What a store could not do.
+/// Why a call of a store failed.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum StoreError {
     /// Nothing was written.
@@ -233,7 +233,7 @@ pub enum StoreError {
         /// What happened, and what to do.
         reason: String,
     },
-    /// Too much was waiting already; nothing was written.
+    /// Too many requests were waiting already; nothing was written.
     #[error(
         "the store has {waiting} requests waiting, which is its limit; nothing was written: try again shortly, or send less"
     )]
@@ -250,11 +250,11 @@ pub enum StoreError {
     /// The record is there and cannot be used.
     #[error("the record {id} cannot be read: {why}")]
     Unreadable {
-        /// Which record.
+        /// The record.
         id: RecordId,
         /// Its version, with which it can be replaced.
         version: Version,
-        /// Why.
+        /// Why it cannot be read.
         why: Unreadable,
     },
     /// This write can never succeed.

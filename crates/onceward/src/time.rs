@@ -29,13 +29,13 @@ impl Timestamp {
         self.0
     }
 
-    /// This time and a while; never overflows.
+    /// This time plus a duration; never overflows.
     pub fn after(self, duration: Duration) -> Self {
         let micros = u64::try_from(duration.as_micros()).unwrap_or(u64::MAX);
         Self::from_micros(self.0.saturating_add(micros))
     }
 
-    /// This time less a while; not before 1970.
+    /// This time minus a duration; not before 1970.
     pub(crate) fn before(self, duration: Duration) -> Self {
         let micros = u64::try_from(duration.as_micros()).unwrap_or(u64::MAX);
         Self(self.0.saturating_sub(micros))
@@ -49,7 +49,7 @@ impl Timestamp {
 
 /// A wall clock. Stores have one; engines use their store's.
 pub trait Clock: Send + Sync + 'static {
-    /// What time it is.
+    /// The current time.
     fn now(&self) -> Timestamp;
 }
 
@@ -92,7 +92,7 @@ impl Alarm {
         Self { sleep: Box::pin(tokio::time::sleep_until(deadline)) }
     }
 
-    /// Ready when it is time.
+    /// Ready when the deadline has passed.
     pub fn poll_until(&mut self, deadline: Instant, context: &mut Context<'_>) -> Poll<()> {
         if deadline < self.sleep.deadline() {
             self.sleep.as_mut().reset(deadline);
@@ -107,7 +107,7 @@ impl Alarm {
     }
 }
 
-/// The deadline after this while. One that an `Instant` cannot represent becomes 30 years.
+/// The deadline after this duration. One that an `Instant` cannot represent becomes 30 years.
 pub fn deadline(since: Instant, after: Duration) -> Instant {
     const FAR: Duration = Duration::from_secs(30 * 365 * 24 * 60 * 60);
     since.checked_add(after).unwrap_or(since + FAR)

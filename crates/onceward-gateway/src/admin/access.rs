@@ -1,4 +1,4 @@
-//! Whether a request to the admin listener is admitted, decided from its head alone.
+//! Decides from a request's head alone whether the admin listener admits it.
 
 use std::net::{IpAddr, SocketAddr};
 
@@ -9,12 +9,12 @@ use super::problem::Problem;
 use super::token::{Caller, Tokens};
 use crate::settings::Role;
 
-/// What a request wants to do.
+/// The access that a request needs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Need {
-    /// Reads: without a token, too, over loopback.
+    /// It reads, which over loopback needs no token.
     Read,
-    /// Changes something: always with a token that has this role.
+    /// It changes something, which always needs a token with this role.
     Change(Role),
 }
 
@@ -29,8 +29,8 @@ const PASSED_A_PROXY: [HeaderName; 4] = [
 /// Both ends of a connection to the admin listener.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Ends {
-    /// Where the listener listens, which is not where this connection came in: one on every address has loopback
-    /// connections too.
+    /// The address that the listener is bound to. It may differ from the address of this connection: a listener on every
+    /// address has loopback connections too.
     pub listener: SocketAddr,
     /// Where the connection comes from.
     pub peer: SocketAddr,
@@ -67,7 +67,7 @@ pub(super) fn admit(
 enum Credential<'a> {
     Nothing,
     Token(&'a [u8]),
-    /// A credential that is no bearer token, or more than one.
+    /// A credential that is not a bearer token, or more than one.
     Other,
 }
 

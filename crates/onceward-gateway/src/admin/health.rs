@@ -13,9 +13,9 @@ use tokio::sync::Mutex;
 
 use super::{Context, response};
 
-/// A store that does not answer a single read within this is not answering.
+/// How long the store may take to answer a read before it counts as silent.
 const PATIENCE: Duration = Duration::from_secs(2);
-/// Probes may come as often as they like; the store is read once in this time.
+/// The store is read at most once in this time, however often probes come.
 const FRESH: Duration = Duration::from_secs(1);
 /// A record that every store has: its own note of its identity.
 const PROBED: RecordId = RecordId::from_bytes([0; 16]);

@@ -80,7 +80,7 @@ impl Visitor<'_> for NumberVisitor {
     }
 }
 
-/// Serde's message if it quotes only names of fields, which are no secrets; values may be.
+/// Serde's message if it quotes only names of fields, which are not secret, as values may be.
 fn field_error(message: &str) -> String {
     const ABOUT_NAMES: [&str; 4] = ["unknown field", "missing field", "duplicate field", "unknown variant"];
     let message = message.split(" at line ").next().unwrap_or(message);

@@ -47,7 +47,7 @@ pub(super) enum Problem {
     Unavailable(String),
 }
 
-/// What an operator wants to do to a record.
+/// An operator's change of a record.
 #[derive(Debug, Clone, Copy)]
 pub(super) enum Action {
     Resolve,

@@ -124,7 +124,7 @@ pub(super) fn reply_json(reply: &Reply, bodies: Bodies) -> Value {
     shown
 }
 
-/// Text where it is text, and base64 otherwise.
+/// Bytes as text if they are UTF-8, and as base64 otherwise.
 pub(super) fn bytes_json(bytes: &[u8]) -> Value {
     match std::str::from_utf8(bytes) {
         Ok(text) => text.into(),

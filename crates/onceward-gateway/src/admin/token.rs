@@ -37,7 +37,7 @@ pub enum TokenError {
         "the token {name:?} has {found} bytes, but needs at least {LEAST_BYTES}: make one with `openssl rand -hex 32`"
     )]
     Short {
-        /// Whose.
+        /// The token's name.
         name: String,
         /// How long it is.
         found: usize,
@@ -47,15 +47,15 @@ pub enum TokenError {
         "the tokens {first:?} and {second:?} are the same: give each its own, so that the audit trail can tell them apart"
     )]
     Same {
-        /// Whose.
+        /// The token's name.
         first: String,
-        /// And whose.
+        /// The other token's name.
         second: String,
     },
     /// Others can read the file.
     #[error("{path} can be read by others (mode {mode:o}): run `chmod 600 {path}`, or delete it and send SIGHUP or restart to get a new token", path = path.display())]
     Open {
-        /// Which file.
+        /// The file.
         path: PathBuf,
         /// Its mode.
         mode: u32,
@@ -63,13 +63,13 @@ pub enum TokenError {
     /// The file holds something else.
     #[error("{path} does not hold a token: delete it and send SIGHUP or restart to get a new one", path = path.display())]
     Content {
-        /// Which file.
+        /// The file.
         path: PathBuf,
     },
     /// The file cannot be read or made.
     #[error("the token file {path} cannot be used: {error}; configure [[admin.tokens]], or give this user the right to write there", path = path.display())]
     File {
-        /// Which file.
+        /// The file.
         path: PathBuf,
         /// Why.
         error: std::io::Error,
@@ -124,7 +124,7 @@ impl Tokens {
         Self::new(&[Token { name: GENERATED.to_owned(), role: Role::Operator, token }])
     }
 
-    /// These tokens.
+    /// Hashes these tokens, and refuses them if one is short or two are the same.
     pub fn new(tokens: &[Token]) -> Result<Self, TokenError> {
         let mut known: Vec<Known> = Vec::with_capacity(tokens.len());
         for Token { name, role, token } in tokens {

@@ -12,7 +12,7 @@ use super::tree::Path;
 use super::validate::Findings;
 use super::values::Time;
 
-/// Room for the headers of an answer beside its body.
+/// Room for the headers of an answer besides its body.
 pub(super) const HEADERS_BYTES: usize = 1 << 20;
 
 /// The largest reply that the engine must keep: that of any route, with its headers.

@@ -245,7 +245,7 @@ impl TextValue for Level {
 
     fn read(text: &str) -> Result<Self, String> {
         let refused = || format!("is {text:?}, but must be {}", Self::EXPECTED);
-        // A single word that is no level would be taken for the name of a module, and switch everything else off.
+        // A single word that is not a level would be read as the name of a module, and switch everything else off.
         let words = ["error", "warn", "info", "debug", "trace", "off"];
         if !text.contains(['=', ',']) && !words.contains(&text) {
             return Err(refused());

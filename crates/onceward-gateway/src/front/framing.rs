@@ -105,7 +105,7 @@ impl Follower {
         matches!(self.at, At::Upgrade)
     }
 
-    /// The answer was given, and was no upgrade.
+    /// The answer was given, and was not an upgrade.
     pub(super) fn answered(&mut self) {
         if self.waits() {
             self.at = At::Head(Head::default());

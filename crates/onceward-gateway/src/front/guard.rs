@@ -62,7 +62,7 @@ enum Reading {
 pub(super) struct Opened<I> {
     pub io: I,
     pub read: BytesMut,
-    /// How long the client may take none of what is written to it.
+    /// How long the client may accept none of the bytes that are written to it.
     pub stall: Duration,
     pub place: Option<OwnedSemaphorePermit>,
 }

@@ -25,7 +25,7 @@ pub(super) struct Http1State {
 
 impl Http1State {
     /// Ends HTTP on the connection: from now on the guard passes every byte as it is. To be called before a 101 is written,
-    /// because the bytes that follow it are no requests, and would be refused.
+    /// because the bytes that follow it are not requests, and would be refused.
     pub(super) fn upgrade(&self) {
         self.upgraded.store(true, Ordering::Release);
         self.reader.wake();

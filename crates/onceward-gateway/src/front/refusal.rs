@@ -31,12 +31,12 @@ pub enum Refusal {
          A target has neither spaces nor a fragment."
     )]
     RequestLine,
-    /// The method is a registered one, but for its case.
+    /// The method differs from a registered one only in case.
     #[error(
         "The method is in another case than the registered one. Write it in capital letters, such as POST."
     )]
     MethodCase,
-    /// A header's name is no name, or something stands between it and its colon.
+    /// A header's name is malformed, or is not followed by its colon at once.
     #[error(
         "A header's name is malformed, or has no colon right after it. There must be no space between the two."
     )]
@@ -47,15 +47,15 @@ pub enum Refusal {
     /// There is no Host.
     #[error("There is no Host header. Send one.")]
     HostMissing,
-    /// There are several.
+    /// There are several Host headers.
     #[error("There are several Host headers. Send one.")]
     HostRepeated,
-    /// It, or the host that the target names, is not a host and a port.
+    /// Host, or the host that the target names, is not a host and a port.
     #[error(
         "The Host header, or the host in the target, is not a host, with or without a port and without a user."
     )]
     HostMalformed,
-    /// It is not the host that the request is for.
+    /// Host differs from the host that the request is for.
     #[error("The Host header differs from :authority. Send one of them, or the same in both.")]
     HostDiffers,
     /// There are several lengths.

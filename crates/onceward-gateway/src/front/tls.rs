@@ -28,15 +28,15 @@ pub enum TlsError {
     /// A file cannot be read.
     #[error("{} cannot be read: {source}. Check that it exists and that this user may read it", path.display())]
     Unreadable {
-        /// Which.
+        /// The file.
         path: PathBuf,
-        /// Why.
+        /// Why it cannot be read.
         source: std::io::Error,
     },
     /// A file is not PEM.
     #[error("{} is not a PEM file that can be read ({reason}). Write it again, in PEM", path.display())]
     NotPem {
-        /// Which.
+        /// The file.
         path: PathBuf,
         /// What is wrong with it. It never holds what is in the file.
         reason: &'static str,
@@ -47,7 +47,7 @@ pub enum TlsError {
         path.display()
     )]
     NoCertificate {
-        /// In which file.
+        /// The file.
         path: PathBuf,
     },
     /// There is no private key.
@@ -56,7 +56,7 @@ pub enum TlsError {
         path.display()
     )]
     NoKey {
-        /// In which file.
+        /// The file.
         path: PathBuf,
     },
     /// The key is another certificate's.
@@ -83,7 +83,7 @@ pub enum TlsError {
         certificate: PathBuf,
         /// Where the key is.
         key: PathBuf,
-        /// Why.
+        /// Why they cannot be used.
         source: rustls::Error,
     },
 }

@@ -53,7 +53,7 @@ pub(super) struct Connection<B: Sendable> {
     gauge: Arc<Gauge>,
 }
 
-/// What became of a request that was sent.
+/// The result of sending a request.
 pub(super) enum SendResult<B> {
     /// The head of an answer.
     Answered(Response<Incoming>),

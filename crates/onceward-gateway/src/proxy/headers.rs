@@ -1,4 +1,4 @@
-//! What changes in a head on its way through.
+//! Changes the headers of requests and answers on their way through the proxy.
 
 use http::header::{
     CONNECTION, COOKIE, EXPECT, PROXY_AUTHENTICATE, PROXY_AUTHORIZATION, TE, TRAILER, TRANSFER_ENCODING,
@@ -9,8 +9,8 @@ use http::{HeaderMap, HeaderName, HeaderValue, Version};
 const KEEP_ALIVE: HeaderName = HeaderName::from_static("keep-alive");
 const PROXY_CONNECTION: HeaderName = HeaderName::from_static("proxy-connection");
 
-/// Hop-by-hop headers, beside `Connection` itself. `Trailer` is not among them: an answer's trailers go through, and hyper sends
-/// only those that this header names.
+/// Hop-by-hop headers, besides `Connection` itself. `Trailer` is not among them: an answer's trailers go through, and hyper
+/// sends only those that this header names.
 const HOP_BY_HOP: [HeaderName; 7] =
     [KEEP_ALIVE, PROXY_CONNECTION, PROXY_AUTHENTICATE, PROXY_AUTHORIZATION, TE, TRANSFER_ENCODING, UPGRADE];
 

@@ -63,14 +63,14 @@ impl<B> Sendable for B where
 {
 }
 
-/// What the proxy must know of a request beside the request itself.
+/// How a request is to be sent.
 pub struct SendTerms<'a> {
     /// Where the request came from, as far as that is known.
     pub client: Option<ClientAddress>,
     /// Whether it may be sent on a connection that other requests use.
     pub reuse: Reuse,
-    /// Where there is one, the caller also limits how long the request may take, so that `response_timeout` does not apply; and
-    /// the request cannot be upgraded, because its caller stores the answer.
+    /// Until when the request may begin to be sent. A caller that sets it also limits how long the request may take, so
+    /// `response_timeout` does not apply. It stores the answer, so the request cannot be upgraded.
     pub begin_limit: Option<&'a dyn BeginLimit>,
 }
 
@@ -85,7 +85,7 @@ pub enum Reuse {
 
 /// Until when a request may begin to be sent. The limit can move while the request waits, so it is read again at each step.
 pub trait BeginLimit: Sync {
-    /// How much longer the first byte may be put off; zero where it is too late.
+    /// How much longer the first byte may be delayed; zero if it is too late.
     fn begin_within(&self) -> Duration;
 }
 

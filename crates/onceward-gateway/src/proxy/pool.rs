@@ -40,7 +40,7 @@ impl<B: Sendable> Pool<B> {
     /// A pool of at most `most` connections, each kept for `longest`. Must be called within a runtime, where a task closes old ones.
     pub(super) fn new(most: usize, longest: Duration) -> Arc<Self> {
         let pool = Arc::new(Self { idle: Mutex::default(), ended: Mutex::default(), most, longest });
-        tokio::spawn(close_old_ones(Arc::downgrade(&pool), longest.min(KEEP_ENDED)));
+        tokio::spawn(close_old_periodically(Arc::downgrade(&pool), longest.min(KEEP_ENDED)));
         pool
     }
 
@@ -133,7 +133,7 @@ impl Ended {
     }
 }
 
-async fn close_old_ones<B: Sendable>(pool: Weak<Pool<B>>, every: Duration) {
+async fn close_old_periodically<B: Sendable>(pool: Weak<Pool<B>>, every: Duration) {
     loop {
         sleep(every).await;
         match pool.upgrade() {

@@ -1,7 +1,7 @@
 //! The configured store and the cache in front of it: opened at the start, closed at the end.
 //!
-//! Only this room knows that there are several kinds. `url.rs` answers what is known from a URL alone, this file what needs the
-//! open store.
+//! Only this module knows that there are several kinds of store. `url.rs` has what is known from a URL alone, this file
+//! what needs the open store.
 
 mod check;
 pub(crate) mod maintenance;

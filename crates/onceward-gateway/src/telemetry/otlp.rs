@@ -1,4 +1,4 @@
-//! Sends traces away through the gateway's own HTTP client: one small request every few seconds.
+//! Sends traces to the collector through the gateway's own HTTP client: one small request every few seconds.
 
 use std::fmt;
 use std::future::Future;

@@ -150,7 +150,7 @@ impl Tracer {
     }
 }
 
-/// What became of a request, for its span.
+/// The attributes that a request's span gets at its end.
 #[derive(Debug, Clone, Copy)]
 pub struct Ended<'a> {
     /// The route that it matched.

@@ -165,7 +165,7 @@ where
 pub struct Bench {
     /// The store under test.
     pub store: Arc<dyn Store>,
-    /// The clock that it goes by.
+    /// The clock that it uses.
     pub clock: Arc<VirtualClock>,
     damage: Option<Damage>,
 }

@@ -1,4 +1,4 @@
-//! Several at once: a store has nothing to get wrong but atomicity, and this is where it would.
+//! Concurrent calls, which show whether a store is atomic.
 
 #![allow(missing_docs, reason = "a case says in its name what it demands")]
 

@@ -78,7 +78,7 @@ pub async fn a_version_rises_with_every_write(bench: Bench) {
     let id = sample::id(1);
     let mut version = bench.put(id, None, &sample::record("k")).await;
     for _ in 0..10 {
-        // The same content is a write all the same: a version counts writes, not differences.
+        // The same content is a write too: a version counts writes, not differences.
         let next = bench.put(id, Some(version), &sample::record("k")).await;
         assert!(next > version, "{next} follows {version}");
         version = next;

@@ -64,7 +64,7 @@ pub struct StoreDoor {
 }
 
 impl StoreDoor {
-    /// A door to this store, which must be empty and go by this clock.
+    /// A door to this store, which must be empty and use this clock.
     pub fn new(store: Arc<dyn Store>, clock: Arc<VirtualClock>) -> Self {
         let identity = Identity::in_namespace("scenarios").scoped_by("fixed").expect("both names are short");
         Self { store, clock, identity, ahead: Duration::ZERO, read: BTreeMap::new() }
@@ -163,7 +163,7 @@ fn observed(step: Option<Step>, record: Option<&Record>) -> Observed {
     }
 }
 
-/// What scripts may assert of a record beside its state.
+/// What scripts may assert of a record besides its state.
 fn facts(record: &Record) -> Vec<(&'static str, String)> {
     let doubt = if record.doubt.is_some() { "yes" } else { "no" };
     let naming = match record.naming {

@@ -1,7 +1,7 @@
 //! Scenario scripts: one format from the pure machine to the running gateway.
 //!
 //! ```text
-//! # A lapsed lease makes the outcome unknown until its late owner tells it.
+//! # A lapsed lease makes the outcome unknown until its late owner settles it.
 //! terms lease=60s
 //! 0s   A claims k body=x       -> execute fence=1
 //! 1s   B claims k body=x       -> refuse in_progress

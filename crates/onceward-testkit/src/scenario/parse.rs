@@ -211,7 +211,7 @@ fn answered(status: &str, words: &mut Words) -> Parsed<Answered> {
     Ok(Answered { status, body: words.value("reply").unwrap_or_default() })
 }
 
-/// Each answer with the values that may be asserted of it beside `state` and `alarm`.
+/// Each answer with the values that may be asserted of it besides `state` and `alarm`.
 const ANSWERS: [(&str, &[&str]); 16] = [
     ("execute", &["fence", "attempt"]),
     ("resume", &["fence", "attempt", "point", "data"]),

@@ -14,7 +14,7 @@ use crate::wait;
 /// Holds the URL of a server that many tests share: `cargo xtask test` starts one.
 const SHARED: &str = "ONCEWARD_TEST_POSTGRES";
 
-/// What a server is started with beside its defaults.
+/// What a server is started with besides its defaults.
 #[derive(Debug, Clone, Default)]
 pub struct PostgresOptions {
     /// Lines of `postgresql.conf`.
@@ -199,7 +199,7 @@ impl Postgres {
         }
     }
 
-    /// Stops every process of it where it stands, as a machine that hangs does; or lets them go on.
+    /// Sends a signal to every backend: `STOP` stops them, as on a machine that hangs, and `CONT` lets them go on.
     pub fn signal_backends(&self, signal: &str) {
         let Some(server) = &self.running else { return };
         let children = run(&[
@@ -316,7 +316,7 @@ impl Standby {
         self.server
     }
 
-    /// Stops it; the primary then waits for it in vain.
+    /// Stops it. The primary's commits then wait until it is started again.
     pub fn stop(&mut self) {
         self.server.kill();
     }

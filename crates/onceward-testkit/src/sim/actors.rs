@@ -1,4 +1,4 @@
-//! Who acts in a history: clients that retry, workers that do the work, an operator, and whatever goes wrong.
+//! The actors of a history: clients that retry, workers that do the work, an operator, and a source of faults.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -271,16 +271,16 @@ impl Cast {
             let pause = self.draw(|world| world.random.millis(200, 2000));
             sleep(pause).await;
             let Some(node) = self.node() else { continue };
-            // A process that is killed meanwhile never answers, and operators lose patience too.
+            // A process that is killed meanwhile never answers, so the operator's calls have a timeout.
             tokio::select! {
                 biased;
-                () = self.look_around(&node) => {}
+                () = self.act_on_records(&node) => {}
                 () = sleep(Duration::from_secs(5)) => {}
             }
         }
     }
 
-    async fn look_around(&self, node: &Node) {
+    async fn act_on_records(&self, node: &Node) {
         let scan = Scan { which: Which::Filter(Filter::default()), after: None, limit: 64 };
         let Ok(page) = node.engine.list(scan).await else { return };
         for entry in page.entries {

@@ -1,9 +1,9 @@
 //! A deterministic simulator: several engines, a shared database with every fault, workers that crash, stall, disconnect
 //! and retry, and a ledger of what was really done. Everything follows from one seed.
 //!
-//! The rules are held against two things that no engine can talk its way around: the ledger that workers write in the
-//! moment of execution, and the history of durable writes. A campaign also fails if too little succeeded, or if something
-//! that must sometimes happen never did: a simulator that stopped reaching the interesting places must not pass.
+//! The rules are checked against two records that no engine writes: the ledger that workers keep in the moment of
+//! execution, and the history of durable writes. A campaign also fails if too little succeeded, or if something that must
+//! sometimes happen never did, so that a simulator that no longer reaches the rare cases fails.
 //!
 //! Half of the seeds play on a database whose writes are seen at once, the other half on one with PostgreSQL's visibility
 //! (`statement.rs`).
@@ -40,7 +40,8 @@ use self::world::{Answers, World};
 
 /// When simulated time begins, in seconds since 1970. Any time will do that leaves room for a clock that jumps back.
 const EPOCH_SECS: u64 = 1_000_000_000;
-/// How many of the answers that clients got must be real ones, in a hundred. Less, and the faults have drowned the work.
+/// How many of the answers that clients got must be real ones, in a hundred. With fewer, faults leave too little work to
+/// check.
 const REPLIES_MIN_PERCENT: u64 = 25;
 
 /// A value behind a lock that all actors share. Everything runs on one thread, so the lock is never contended.

@@ -23,7 +23,7 @@ pub enum Mutant {
     SettleWithoutFenceCheck,
     /// The store compares the fence, which does not rise with every write.
     SwapComparesFence,
-    /// The store deletes what was listed, whatever stands there now.
+    /// The store deletes what was listed, even if the record has changed since.
     UnconditionalForget,
     /// The sweeper removes whatever it finds.
     SweepIgnoresState,

@@ -1,4 +1,4 @@
-//! What one history is made of. Each seed switches some faults off altogether, because faults hide each other.
+//! The parameters of one history, drawn from its seed. Each seed switches some faults off, because faults hide each other.
 
 use std::time::Duration;
 
@@ -7,10 +7,10 @@ use onceward::{OnLapse, Terms};
 
 use crate::Random;
 
-/// For how long an engine believes what it has cached.
+/// How long an engine believes a cached record.
 pub const CACHE_REVALIDATE: Duration = Duration::from_secs(1);
 
-/// The size and the dangers of one history.
+/// The size of one history, and the chances of its faults.
 #[derive(Debug, Clone)]
 pub struct Plan {
     pub engines: usize,
@@ -18,24 +18,24 @@ pub struct Plan {
     pub keys: u64,
     pub clients: u64,
     pub requests: u64,
-    /// How long clients and dangers are at it; after that everything may come to rest.
+    /// How long clients send requests and faults are injected. After that the history comes to rest.
     pub busy: Duration,
     pub lease: Duration,
     pub retention: Duration,
     pub grace: Duration,
     pub timeout: Duration,
     pub attach: Duration,
-    /// How long an execution takes at most, where nothing goes wrong.
+    /// How long an execution without faults takes at most.
     pub work_max: Duration,
     pub expiry: Expiry,
     pub chances: Chances,
     pub visibility: Visibility,
 }
 
-/// What a statement sees of those that run beside it.
+/// What a statement sees of those that run at the same time.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Visibility {
-    /// All that is written, at once: SQLite, Redis.
+    /// Every write, at once: SQLite, Redis.
     Latest,
     /// What was committed when the statement began: PostgreSQL. The loser of a race may not be shown the winner.
     Snapshot,
@@ -62,7 +62,7 @@ pub struct Chances {
     pub resume_fails: u64,
     pub work_panics: u64,
     pub work_slow: u64,
-    /// These per disturbance, of which there is about one a second.
+    /// The rest are chances per disturbance. There is about one disturbance a second.
     pub crash: u64,
     pub stall: u64,
     pub outage: u64,
@@ -111,8 +111,8 @@ impl Plan {
 
 impl Chances {
     fn draw(random: &mut Random) -> Self {
-        // A quarter of the histories has few dangers, so that what one of them does is not hidden by the others; in the
-        // rest each is absent half of the time.
+        // A quarter of the histories have few kinds of faults, so that the effect of one is not hidden by others. In the
+        // rest each kind is absent half of the time.
         let present = if random.permille(250) { 150 } else { 500 };
         let mut maybe = |most: u64| if random.permille(present) { random.between(1, most) } else { 0 };
         Self {
@@ -164,7 +164,7 @@ impl Chances {
             && self.clock_jump == 0
     }
 
-    /// Nothing goes wrong any more.
+    /// Switches every fault off.
     pub fn quiet(&mut self) {
         *self = Self {
             store_before: 0,

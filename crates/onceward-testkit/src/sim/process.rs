@@ -1,4 +1,4 @@
-//! A process that can be killed, or stopped and continued, at any moment that the rest of the world can notice.
+//! A process that can be killed, or stopped and continued, before each step that is visible to other processes.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, PoisonError};
@@ -29,7 +29,7 @@ impl Process {
         *self.stopped_until.lock().unwrap_or_else(PoisonError::into_inner) = Some(instant() + span);
     }
 
-    /// Every step that the world can notice goes through here.
+    /// Awaited before every step that is visible to other processes.
     pub async fn pass(&self) {
         loop {
             if !self.lives() {

@@ -1,4 +1,4 @@
-//! What must happen now and then. A simulator that no longer gets there must not pass.
+//! What must happen now and then in a campaign, so that a simulator that no longer gets there fails.
 
 /// Something that a campaign must have seen, or it has tested too little.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]

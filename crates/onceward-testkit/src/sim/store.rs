@@ -22,7 +22,7 @@ use super::statement::{self, RowLocks, Statement};
 use super::world::World;
 use super::{EPOCH_SECS, SharedLock};
 
-/// How far behind its acknowledgement a write reaches the disk, in a store that lies about it.
+/// How long after its acknowledgement a write reaches the disk, in a store that acknowledges too early.
 const LAZY_FLUSH: Duration = Duration::from_millis(400);
 
 /// The database itself.
@@ -54,7 +54,7 @@ pub(super) struct Rows {
     unflushed: Vec<Unflushed>,
 }
 
-/// Nothing is carried out until then.
+/// The database carries nothing out until a moment.
 #[derive(Clone, Copy)]
 struct Stall {
     until: Instant,
@@ -73,7 +73,7 @@ pub enum Stalled {
 /// When it reaches the disk, what was written, and what stood there before.
 type Unflushed = (Instant, RecordId, Version, Option<Row>);
 
-/// What becomes of one call.
+/// The fault that one call meets.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Fault {
     None,

@@ -46,11 +46,12 @@ pub struct World {
     pub disturbed: BTreeSet<u64>,
     /// What was begun, whether or not it came to an execution.
     begun: BTreeSet<(RecordId, Fence)>,
-    /// Operations whose claim came back too late to be begun: they are settled as any other, and that may fail for good.
+    /// Operations whose claim was answered too late to be begun. They are settled like any other, and that may fail for
+    /// good.
     too_late: BTreeSet<RecordId>,
-    /// Whether nothing but an engine can leave a claim lying about in this history.
+    /// Whether only a bug of an engine can leave a claim unsettled in this history.
     wedges_are_bugs: bool,
-    /// Whether the store's clock is set in this history.
+    /// Whether the store's clock jumps in this history.
     clock_jumps: bool,
     store_now: Timestamp,
     fences: BTreeMap<RecordId, BTreeMap<Fence, Tenure>>,
@@ -78,8 +79,8 @@ struct Answered {
     promised: Timestamp,
     /// When its record was replaced or removed, by the clock without jumps.
     gone: Option<Timestamp>,
-    /// Until when caches may believe in it although it is gone: an operator's end of the window arrived when the operator had
-    /// given it up, and it was due by then.
+    /// Until when caches may give it although its record is gone. An operator's request to end the window may arrive after
+    /// the operator gave it up, and the window then ends before caches have checked again.
     cached: Timestamp,
 }
 
@@ -139,7 +140,7 @@ impl World {
         self.violations.push(Violation { rule, what });
     }
 
-    /// A worker really does the work. The number it gets is the answer that clients must see.
+    /// Records that a worker has done the work. The number that it returns is the answer that clients must see.
     pub fn execute(&mut self, now: Timestamp, name: OperationId, asked_for: AskedFor, fence: Fence) -> u64 {
         let (id, number) = (name.record(), self.ledger.len() as u64);
         self.note(now, || format!("execution {number} of {id} under {fence:?}"));
@@ -174,7 +175,7 @@ impl World {
         number
     }
 
-    /// The service gets the operation's id. One that deduplicates by it must not take one window for another.
+    /// Records that the service gets the operation's id. One that deduplicates by it must not take one window for another.
     fn dispatched(&mut self, now: Timestamp, name: OperationId, window: Fence) {
         if self.windows.keys().any(|other| other.record() == name.record() && *other != name) {
             self.saw(Sometimes::SecondWindow);
@@ -242,7 +243,7 @@ impl World {
         }
     }
 
-    /// Rules about single steps, restated here in other words than the machine's.
+    /// Checks the rules about single steps, which are written here independently of the machine.
     pub fn stepped(&mut self, record: Option<&Record>, at: Moment, event: &Event<'_>, step: &Step) {
         let Some(record) = record else { return };
         let over = match &record.state {

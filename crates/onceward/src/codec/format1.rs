@@ -22,8 +22,8 @@ const DONE_NOT_KEPT: &str = "the work was done, but ";
 /// The fields in their order. Text is borrowed where a record is written, and owned where it is read.
 #[derive(Serialize, Deserialize)]
 pub(super) struct Fields<'a> {
-    subject: Names<'a>,
-    fingerprint: Digests,
+    subject: SubjectFields<'a>,
+    fingerprint: FingerprintFields,
     terms: Terms,
     created_at: Timestamp,
     opened: Fence,
@@ -35,24 +35,24 @@ pub(super) struct Fields<'a> {
     evidence: Option<Evidence>,
     verdict: Option<Verdict>,
     last_error: Option<Cow<'a, str>>,
-    state: Stands,
+    state: StateFields,
 }
 
 #[derive(Serialize, Deserialize)]
-struct Names<'a> {
+struct SubjectFields<'a> {
     scope: Cow<'a, str>,
     key: Cow<'a, str>,
     route: Cow<'a, str>,
 }
 
 #[derive(Serialize, Deserialize)]
-struct Digests {
+struct FingerprintFields {
     profile: ProfileId,
     digest: [u8; 32],
 }
 
 #[derive(Serialize, Deserialize)]
-enum Stands {
+enum StateFields {
     InProgress { lease_until: Timestamp },
     Completed { reply: Arc<Reply>, settled_at: Timestamp, expires_at: Timestamp },
     FailedRetryable { settled_at: Timestamp, expires_at: Timestamp },
@@ -63,12 +63,15 @@ enum Stands {
 /// The fields of a record as format 1 has them.
 pub(super) fn written(record: &Record) -> Fields<'_> {
     Fields {
-        subject: Names {
+        subject: SubjectFields {
             scope: Cow::Borrowed(&record.subject.scope),
             key: Cow::Borrowed(&record.subject.key),
             route: Cow::Borrowed(&record.subject.route),
         },
-        fingerprint: Digests { profile: record.fingerprint.profile(), digest: *record.fingerprint.digest() },
+        fingerprint: FingerprintFields {
+            profile: record.fingerprint.profile(),
+            digest: *record.fingerprint.digest(),
+        },
         terms: record.terms.clone(),
         created_at: record.created_at,
         opened: record.opened,
@@ -81,17 +84,17 @@ pub(super) fn written(record: &Record) -> Fields<'_> {
         verdict: record.verdict.clone(),
         last_error: last_error(record),
         state: match record.state.clone() {
-            State::InProgress { lease_until } => Stands::InProgress { lease_until },
+            State::InProgress { lease_until } => StateFields::InProgress { lease_until },
             State::Completed { reply, settled_at, expires_at } => {
-                Stands::Completed { reply, settled_at, expires_at }
+                StateFields::Completed { reply, settled_at, expires_at }
             }
             State::FailedRetryable { settled_at, expires_at } => {
-                Stands::FailedRetryable { settled_at, expires_at }
+                StateFields::FailedRetryable { settled_at, expires_at }
             }
             State::Unknown { since, due_at, probes, letter, .. } => {
-                Stands::Unknown { since, due_at, probes, letter }
+                StateFields::Unknown { since, due_at, probes, letter }
             }
-            State::Expired { status, expires_at } => Stands::Expired { status, expires_at },
+            State::Expired { status, expires_at } => StateFields::Expired { status, expires_at },
         },
     }
 }
@@ -120,14 +123,14 @@ fn done_not_kept(words: Option<&str>) -> Cow<'_, str> {
 
 pub(super) fn read(fields: &[u8]) -> Result<Record, Unreadable> {
     let fields: Fields<'_> = whole(fields)?;
-    let Names { scope, key, route } = fields.subject;
+    let SubjectFields { scope, key, route } = fields.subject;
     let subject = Subject {
         scope: scope.into_owned(),
         key: key.into_owned(),
         route: route.into_owned(),
         ..Subject::default()
     };
-    let Digests { profile, digest } = fields.fingerprint;
+    let FingerprintFields { profile, digest } = fields.fingerprint;
     let last_error = fields.last_error.map(Cow::into_owned);
     let cause = match last_error.as_deref() {
         Some(words) if words.starts_with(DONE_NOT_KEPT) => Cause::DoneNotKept,
@@ -138,17 +141,17 @@ pub(super) fn read(fields: &[u8]) -> Result<Record, Unreadable> {
     let doubt = doubt_cause(&fields.state, fields.attempt, last_error.as_deref(), &subject)
         .map(|cause| Doubt { since: fields.created_at, cause });
     let state = match fields.state {
-        Stands::InProgress { lease_until } => State::InProgress { lease_until },
-        Stands::Completed { reply, settled_at, expires_at } => {
+        StateFields::InProgress { lease_until } => State::InProgress { lease_until },
+        StateFields::Completed { reply, settled_at, expires_at } => {
             State::Completed { reply, settled_at, expires_at }
         }
-        Stands::FailedRetryable { settled_at, expires_at } => {
+        StateFields::FailedRetryable { settled_at, expires_at } => {
             State::FailedRetryable { settled_at, expires_at }
         }
-        Stands::Unknown { since, due_at, probes, letter } => {
+        StateFields::Unknown { since, due_at, probes, letter } => {
             State::Unknown { since, due_at, probes, letter, cause }
         }
-        Stands::Expired { status, expires_at } => State::Expired { status, expires_at },
+        StateFields::Expired { status, expires_at } => State::Expired { status, expires_at },
     };
     let fingerprint = Fingerprint::new(profile, digest);
     let record = Record::new(subject, fingerprint, fields.terms, fields.owner, fields.created_at);
@@ -174,21 +177,28 @@ pub(super) fn read(fields: &[u8]) -> Result<Record, Unreadable> {
 /// A second tenure follows a lapsed lease, unless the text is that of a release. Older versions keep that text when a later
 /// lease lapses, so it proves nothing about a third tenure; and an unknown outcome overwrites it. In both cases doubt is
 /// assumed.
-fn doubt_cause(state: &Stands, attempt: u32, last_error: Option<&str>, subject: &Subject) -> Option<Cause> {
+fn doubt_cause(
+    state: &StateFields,
+    attempt: u32,
+    last_error: Option<&str>,
+    subject: &Subject,
+) -> Option<Cause> {
     let done = last_error.is_some_and(|words| words.starts_with(DONE_NOT_KEPT));
     let lapsed = last_error.is_none_or(|words| words == LAPSED);
     match state {
-        Stands::InProgress { .. } | Stands::FailedRetryable { .. } if done => Some(Cause::DoneNotKept),
+        StateFields::InProgress { .. } | StateFields::FailedRetryable { .. } if done => {
+            Some(Cause::DoneNotKept)
+        }
         // A shadow whose outcome would be unknown. Only the machine releases one, and never with this text.
-        Stands::FailedRetryable { .. } if subject.is_shadow() && last_error == Some(LAPSED) => {
+        StateFields::FailedRetryable { .. } if subject.is_shadow() && last_error == Some(LAPSED) => {
             Some(Cause::Lost)
         }
-        Stands::InProgress { .. } if attempt > 2 || (attempt == 2 && lapsed) => Some(Cause::Lost),
-        Stands::Unknown { .. } if attempt > 1 => Some(Cause::Lost),
-        Stands::InProgress { .. }
-        | Stands::Unknown { .. }
-        | Stands::Completed { .. }
-        | Stands::FailedRetryable { .. }
-        | Stands::Expired { .. } => None,
+        StateFields::InProgress { .. } if attempt > 2 || (attempt == 2 && lapsed) => Some(Cause::Lost),
+        StateFields::Unknown { .. } if attempt > 1 => Some(Cause::Lost),
+        StateFields::InProgress { .. }
+        | StateFields::Unknown { .. }
+        | StateFields::Completed { .. }
+        | StateFields::FailedRetryable { .. }
+        | StateFields::Expired { .. } => None,
     }
 }

@@ -42,9 +42,9 @@ pub enum Unreadable {
     /// A newer Onceward added a critical extension to it.
     #[error("it needs {what} {number}, which this version does not know: run the newer version")]
     Foreign {
-        /// What kind of thing.
+        /// What kind of thing it is, such as an extension.
         what: &'static str,
-        /// Which one.
+        /// Its number.
         number: u32,
     },
     /// A bit flipped, a row was cut short or copied to another id.
@@ -72,7 +72,7 @@ pub fn encode(id: RecordId, record: &Record) -> Result<Vec<u8>, EncodeError> {
     Ok(bytes)
 }
 
-/// The record that these bytes are.
+/// Decodes the bytes of a record.
 pub fn decode(id: RecordId, bytes: &[u8]) -> Result<Record, Unreadable> {
     let (&[format, a, b, c, d], rest) =
         bytes.split_first_chunk().ok_or(Unreadable::Damaged { how: "cut short" })?;
@@ -148,7 +148,7 @@ impl postcard::ser_flavors::Flavor for Tail {
     }
 }
 
-/// A record could not be written down. Every record that the machine makes can be.
+/// A record could not be encoded. Every record that the machine makes can be.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("the record cannot be encoded: {reason}")]
 pub struct EncodeError {

@@ -15,7 +15,7 @@ use crate::event::Moment;
 use crate::record::{Record, State, Subject};
 use crate::time::{Instant, instant};
 
-/// The bytes of a record beside its reply: its fields, the texts of its subject, and overhead of cache and allocator.
+/// The bytes of a record besides its reply: its fields, the texts of its subject, and overhead of cache and allocator.
 const RECORD_OVERHEAD_BYTES: u64 = (size_of::<Record>() + size_of::<Subject>() + 256) as u64;
 /// Only for the initial capacity; the limit is in bytes.
 const TYPICAL_RECORD_BYTES: u64 = 2048;

@@ -1,4 +1,4 @@
-//! A store remembers whose keys it holds.
+//! Checks that a store is used under an identity that it knows.
 //!
 //! Another namespace, scope rule or secret gives every key another id: each stored key would be forgotten, and each
 //! retry would execute again. So the verifier of every identity that was ever used lies in the store, in a record of its
@@ -16,10 +16,10 @@ use crate::{Fingerprint, Identity, RecordId, Timestamp, entropy::OwnerToken};
 
 /// A namespace's hash and the verifier of its settings.
 const ENTRY_BYTES: usize = 32;
-/// The name of the entry that tells the record format. It lies among the identities, because versions that know nothing of
-/// formats copy entries that are not theirs and drop everything else.
+/// The name of the entry for the record format. It lies among the identities, because versions that know nothing of formats
+/// copy entries that are not theirs and drop everything else.
 const FORMAT_NAME: [u8; 16] = *b"onceward.format\0";
-/// More identities in one store than anybody runs gateways; the list must end somewhere.
+/// Far more than the gateways that share a store. The list is one record, so it must be bounded.
 const ENTRIES_MAX: usize = 1024;
 /// Engines that start at once each add themselves with a swap; a store that conflicts more often is broken.
 const CONFLICTS_MAX: u32 = 64;
@@ -32,7 +32,7 @@ pub enum IdentityRefused {
         "the store was used for namespace {namespace:?} with another scope or secret: with these, every stored key would be forgotten and retries would execute again; go back to the former settings, or accept the identity change if the stored keys no longer matter"
     )]
     Changed {
-        /// Which namespace.
+        /// The namespace.
         namespace: String,
     },
     /// This namespace is new to a store that is used for others.
@@ -40,7 +40,7 @@ pub enum IdentityRefused {
         "the store was used for other namespaces, but never for {namespace:?}: if this is a typing error, every stored key would be forgotten and retries would execute again; correct the namespace, or accept the identity change to add it"
     )]
     NewNamespace {
-        /// Which namespace.
+        /// The namespace.
         namespace: String,
     },
     /// There is no room for another identity.
@@ -48,7 +48,7 @@ pub enum IdentityRefused {
         "the store already holds {ENTRIES_MAX} identities, which is its limit: use another store for namespace {namespace:?}"
     )]
     Full {
-        /// Which namespace.
+        /// The namespace.
         namespace: String,
     },
     /// The store failed, or holds something else there.
@@ -56,7 +56,7 @@ pub enum IdentityRefused {
     Store(#[from] StoreError),
 }
 
-/// What a store says to an identity.
+/// Whether a store knows an identity.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Recognition {
     /// It was never used.
@@ -93,18 +93,18 @@ fn entry_of<'a>(known: &'a [u8], identity: &Identity) -> Option<&'a [u8]> {
     identities(known).find(|entry| entry[..16] == name)
 }
 
-/// What a store tells about itself when it is opened.
+/// What a store's note of its identity holds.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Recognised {
     /// Its time.
     pub now: Timestamp,
-    /// When it was first used, which tells it from every other store with the same ids.
+    /// When it was first used, which distinguishes it from every other store with the same ids.
     pub since: Timestamp,
     /// The format that its records are written in.
     pub format: RecordFormat,
 }
 
-/// What an engine wants of a store.
+/// What an engine asks for when it opens a store.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Asked {
     pub change: IdentityChange,
@@ -140,7 +140,7 @@ pub(super) async fn verify(
         match store.swap(RecordId::IDENTITY, version, remembered(now, since, next)).await {
             Ok(Swapped::Applied { now, .. }) => {
                 if let (true, Some(former)) = (changes, former) {
-                    tell_of_change(identity, former);
+                    warn_of_change(identity, former);
                 }
                 return Ok(Recognised { now, since, format });
             }
@@ -205,8 +205,8 @@ fn former(known: &[u8], identity: &Identity) -> Option<Former> {
     })
 }
 
-/// An operator who left the switch on by mistake learns it here. The secret is never told.
-fn tell_of_change(identity: &Identity, former: Former) {
+/// Warns of the change, for an operator who left the switch on by mistake. The secret is never logged.
+fn warn_of_change(identity: &Identity, former: Former) {
     let from = match former {
         Former::OtherNamespaces => "other namespaces only",
         Former::NoSecret => "this namespace and this scope without a secret",
@@ -264,8 +264,8 @@ fn with_format(mut entries: Vec<u8>, format: RecordFormat) -> Vec<u8> {
     entries
 }
 
-/// The note in the dress of a record that never expires, so that stores need no fifth method for it. It stays in format 1,
-/// so that a version which reads no other still starts, and fails closed for single records only.
+/// The note, written as a record that never expires, so that stores need no fifth method for it. It stays in format 1, so
+/// that a version which reads no other still starts, and fails closed for single records only.
 fn remembered(now: Timestamp, since: Timestamp, entries: Vec<u8>) -> Record {
     let subject = Subject { route: "onceward.identity".to_owned(), ..Subject::default() };
     let fingerprint = Fingerprint::of_bytes(b"onceward.identity");

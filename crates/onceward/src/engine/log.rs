@@ -210,7 +210,7 @@ pub(super) fn not_executed(about: About<'_>, cause: &str) {
         warn,
         about,
         cause,
-        next = "nothing: a retry with the same key is sent again. Where this repeats, look at the cause",
+        next = "nothing: a retry with the same key is sent again. If this repeats, check the cause",
         "an operation was not executed: the service took nothing of it"
     );
 }

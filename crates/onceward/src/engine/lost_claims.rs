@@ -155,7 +155,7 @@ impl LostClaims {
         let mut list = self.list();
         if list.waiting.len() + list.in_search >= self.limit {
             let logged = std::mem::replace(&mut list.logged_full, true);
-            return Err(if logged { Full::Logged } else { Full::First });
+            return Err(if logged { Full::Logged } else { Full::NotLogged });
         }
         list.logged_full = false;
         let now = instant();
@@ -225,8 +225,8 @@ impl LostClaims {
 
 /// Why a claim is not added.
 enum Full {
-    /// It has not been logged yet that the list is full.
-    First,
+    /// The list is full, and that has not been logged yet.
+    NotLogged,
     Logged,
 }
 
@@ -338,7 +338,7 @@ impl Inner {
             }
             Err(full) => {
                 self.observe("", id, Observation::LostClaimDropped);
-                if matches!(full, Full::First) {
+                if matches!(full, Full::NotLogged) {
                     tracing::error!(
                         limit = self.limits.lost_claims,
                         next = "find out why the store does not answer, or raise `Limits::lost_claims`",

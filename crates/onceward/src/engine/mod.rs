@@ -2,15 +2,16 @@
 //!
 //! [`Engine::run`] protects one piece of work. What happens to a claim, in order:
 //!
-//! 1. A completed record in memory answers at once; one in a shared cache, if there is one, almost.
-//! 2. Too many executions already: shed, before anything is claimed.
-//! 3. From here on everything is detached from the caller, who may go away without harm.
-//! 4. The claim is swapped into the store; for a fresh key that is one call. A conflict brings the record that stands
-//!    there, and the machine decides again about it: replay, refuse, resume or execute.
-//! 5. In progress elsewhere: the caller may attach, and is woken when that execution ends.
-//! 6. The work runs. Long work renews its lease; a panic is an unknown outcome; too late a start is none at all.
+//! 1. A completed record in memory, or in a shared cache if there is one, is replayed without a call of the store.
+//! 2. Where too many executions are running, the claim is refused before anything is written.
+//! 3. From here on everything runs in a task of its own: a caller that goes away cancels nothing.
+//! 4. The claim is swapped into the store; for a fresh key that is one call. A conflict returns the record that is there,
+//!    and the machine decides about that one: replay, refuse, resume or execute.
+//! 5. Where another execution is in progress, the caller may wait for it, and is woken when it ends.
+//! 6. The work runs, unless too much time has passed since the claim. The lease of long work is renewed. A panic is an
+//!    unknown outcome.
 //! 7. The outcome is settled with a compare-and-swap that names the fence, and tried again until it is durable.
-//! 8. Only then is the caller answered: from what it wrote, or from the record if another owner settled it.
+//! 8. Only then is the caller answered: with this outcome, or with the record's if another owner has settled it.
 
 mod apply;
 mod attach;
@@ -167,7 +168,7 @@ enum Stage {
     Stopped,
 }
 
-/// What came of [`Engine::run`]. Exhaustive, because a caller that overlooks a case may do work twice.
+/// The result of [`Engine::run`]. Exhaustive, because a caller that overlooks a case may do work twice.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Ran {
     /// The work was done now, and its answer is durable.
@@ -188,7 +189,7 @@ pub enum Ran {
     Refused(Refusal),
     /// The work is proven not to have been done: the same key may be tried again.
     Retryable(String),
-    /// It is unknown whether the work was done. It is not done again by itself.
+    /// It is unknown whether the work was done. It is not done again automatically.
     Unknown(String),
 }
 
@@ -196,7 +197,7 @@ pub enum Ran {
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum OpenError {
-    /// An option makes no sense.
+    /// An option is out of range.
     #[error(transparent)]
     Options(#[from] OptionsError),
     /// The store is used under another identity, or cannot be read.
@@ -208,47 +209,47 @@ pub enum OpenError {
 }
 
 /// Why an engine could not decide about a claim. Nothing was executed, unless the runtime itself was torn down under
-/// running work, which is [`EngineError::Stopping`]; either way the same key is safe to try again. Exhaustive, because doors decide
-/// what each means to their callers.
+/// running work, which is [`EngineError::Stopping`]; in both cases it is safe to try again with the same key. Exhaustive,
+/// because the HTTP layer and the operations API decide what each case means to their callers.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum EngineError {
     /// The store is away, overloaded, or holds what cannot be read.
     #[error(transparent)]
     Store(#[from] StoreError),
-    /// Too much is going on already.
+    /// There are too many executions, or too many callers that wait.
     #[error("{limit} {what} are under way, which is the limit: try again shortly with the same key")]
     Overloaded {
-        /// What there is too much of.
+        /// What is at its limit.
         what: &'static str,
-        /// How much there may be.
+        /// The limit.
         limit: usize,
     },
-    /// A reply from outside is too large to be kept.
+    /// A reply of an operator or another process is too large to be kept.
     #[error(
         "the reply has {found} bytes, but at most {limit} are kept: shorten it, or raise `Limits::reply_bytes`"
     )]
     ReplyTooLarge {
-        /// How large it was.
+        /// Its size in bytes.
         found: usize,
-        /// How large it may be.
+        /// The limit in bytes.
         limit: usize,
     },
     /// The engine is shutting down.
     #[error("the engine is shutting down: try again with the same key")]
     Stopping,
-    /// The record changed faster than it could be read.
+    /// Other writers changed the record each time before this claim could be written.
     #[error(
         "the record {id} changed {conflicts} times while it was being claimed: try again with the same key"
     )]
     Contended {
-        /// Which record.
+        /// The record.
         id: RecordId,
-        /// How often.
+        /// How often it changed.
         conflicts: u32,
     },
 }
 
-/// What the work of [`Engine::run_with`] returned for its own caller, beside its outcome.
+/// What the work of [`Engine::run_with`] returned to its own caller, besides its outcome.
 #[derive(Debug)]
 pub(crate) enum WorkValue<T> {
     /// The work ended while its caller waited.
@@ -261,7 +262,7 @@ pub(crate) enum WorkValue<T> {
     Unfinished,
 }
 
-/// What came of [`Engine::claim`]. Within the engine, an [`Operation`] is taken without the duty to settle it.
+/// The result of [`Engine::claim`]. Inside the engine `T` is an [`Operation`], which has no duty to settle.
 #[derive(Debug)]
 pub enum Claimed<T = Reservation> {
     /// Do the work, or the rest of it after its recovery point, and settle the reservation.
@@ -273,7 +274,7 @@ pub enum Claimed<T = Reservation> {
         /// Until when retries are promised the same answer.
         expires_at: Timestamp,
     },
-    /// Do nothing.
+    /// The work must not be done.
     Refused(Refusal),
 }
 
@@ -322,7 +323,7 @@ impl EngineBuilder {
             limits,
         };
         inner.store_clock.saw(now, sent);
-        // An engine that is started again under its old name must not take its dead self's claims for its own.
+        // An engine that is started again under its old name must not take claims from before the restart for its own.
         inner.instance.count_from(now.as_micros());
         let engine = Engine { inner: Arc::new(inner) };
         sweep::start(&engine.inner);
@@ -351,7 +352,7 @@ impl Engine {
         self.run_with(id, claim, work).await.map(|(ran, _)| ran)
     }
 
-    /// The same under an id that is known already, for work that returns a value to its caller beside the outcome that is stored.
+    /// [`Self::run`] under an id that is known already, for work that also returns a value to its caller.
     pub(crate) async fn run_with<W, F, T>(
         &self,
         id: RecordId,
@@ -402,7 +403,7 @@ impl Engine {
         }
     }
 
-    /// Stops accepting, lets what runs finish for up to `grace`, and settles the rest as unknown.
+    /// Stops accepting claims, waits up to `grace` for running work, and settles the rest as unknown.
     pub async fn shut_down(&self, grace: Duration) {
         let inner = &self.inner;
         inner.stop.send_replace(Stage::Draining);
@@ -414,7 +415,7 @@ impl Engine {
             () = crate::time::sleep(grace) => {}
         }
         inner.stop.send_replace(Stage::Stopped);
-        // What is left settles itself now; each is bounded by the patience of a settlement.
+        // The executions that are left settle themselves now, each within the patience of a settlement.
         let settled = inner.executions.acquire_many(all);
         tokio::select! {
             biased;
@@ -433,12 +434,13 @@ impl Engine {
         self.inner.record_format
     }
 
-    /// Where the record of a key in a scope lives.
+    /// The id of the record of a key in a scope.
     pub fn id_of(&self, scope: &Scope, key: &Key) -> RecordId {
         self.inner.identity.id_of(scope, key)
     }
 
-    /// Enters a request of a route that goes through while the store is away. Nothing where another one under its key does so now.
+    /// Registers a request that may go through unprotected while the store is unavailable. `None` while another request
+    /// under its key goes through unprotected.
     #[cfg(feature = "http")]
     pub(crate) fn enter(&self, id: RecordId) -> Option<PassThroughEntry> {
         self.inner.pass_through.enter(id)
@@ -450,7 +452,7 @@ impl Engine {
         self.inner.running.has(id)
     }
 
-    /// What keys this engine's hashes, for doors that must hash a credential before it becomes a scope.
+    /// The secret that keys this engine's hashes. The HTTP layer needs it to hash a credential before that becomes a scope.
     #[cfg(feature = "http")]
     pub(crate) fn secret(&self) -> Option<&crate::Secret> {
         self.inner.identity.secret()

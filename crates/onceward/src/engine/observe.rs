@@ -16,7 +16,7 @@ pub trait Observer: Send + Sync + 'static {
     fn observe(&self, route: &str, id: RecordId, what: Observation);
 }
 
-/// What happened.
+/// What an engine reports to its observer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Observation {
     /// A new operation was claimed.
@@ -91,7 +91,7 @@ impl Observer for () {
 }
 
 impl Inner {
-    /// Counts what follows from a step, but for outcomes of executions: see [`Self::observe_settled`].
+    /// Counts what follows from a step, except outcomes of executions: see [`Self::observe_settled`].
     pub(super) fn observe_step(&self, step: &Report<'_>) {
         let of_record = step.record.map_or("", |record| &*record.subject.route);
         let of_event = if let Event::Claim { claim, .. } = step.event { &*claim.route } else { of_record };

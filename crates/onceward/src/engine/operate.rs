@@ -26,10 +26,10 @@ pub enum Settled {
         reply: Arc<Reply>,
         /// Until when it is promised.
         expires_at: Timestamp,
-        /// Who wrote it.
+        /// Whose answer it is.
         by: By,
     },
-    /// It is released.
+    /// The work was not done, and the key is released.
     Retryable,
     /// The outcome is unknown.
     Unknown,
@@ -60,7 +60,7 @@ pub enum Operated {
 pub struct Resolve<'a> {
     /// What the outcome was.
     pub verdict: Resolution,
-    /// Who decides.
+    /// The name of the operator.
     pub by: &'a str,
     /// Why, in the operator's words.
     pub reason: &'a str,
@@ -131,9 +131,9 @@ impl Engine {
         Ok(settled(&applied.answer, applied.stored.as_ref()))
     }
 
-    /// Takes in evidence, from a webhook or a find, that the work was done.
+    /// Records evidence from a webhook or a find that the work was done.
     ///
-    /// With a fence, the evidence is about that execution only, and a conflict where the record has another one.
+    /// With a fence, the evidence is about that execution only: a record with another one is a conflict.
     pub async fn testify(
         &self,
         id: RecordId,
@@ -145,7 +145,8 @@ impl Engine {
         self.inner.operate(id, &Event::Evidence { fence, reply, by: by.to_owned() }).await.map(Operated::of)
     }
 
-    /// Takes in that a find was inconclusive. It is due again after the backoff, and after `limit` times no more.
+    /// Records that a find was inconclusive. The next one is due after the backoff. After `limit` finds there is none, and
+    /// the outcome waits for an operator.
     pub async fn inconclusive(
         &self,
         id: RecordId,
@@ -183,10 +184,10 @@ impl Engine {
         applied.map(Operated::of).map_err(|failed| failed.error)
     }
 
-    /// Ends the window of a settled operation early: after the revalidation time of caches, because until then they may still
-    /// answer.
+    /// Ends the window of a settled operation early. It ends after the revalidation time of caches, because they may replay
+    /// the answer until then.
     ///
-    /// With a fence, only the window that it opened is ended, and another one is a conflict.
+    /// With a fence, only the window that it opened is ended: a record with another one is a conflict.
     pub async fn expire(&self, id: RecordId, opened: Option<Fence>) -> Result<Operated, EngineError> {
         // Until the write is done, which takes the claim's patience at most, other engines may cache the old record.
         let after = self.inner.limits.cache_revalidate.saturating_add(self.inner.limits.claim_patience);

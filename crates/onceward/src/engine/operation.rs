@@ -61,12 +61,13 @@ impl Operation {
         self.read(|record| record.attempt)
     }
 
-    /// How long ago the claim was sent. Work that waits before its first outside effect must not wait too long.
+    /// How long ago the claim was sent. Work that delays its first outside effect should check [`Self::begin_within`]
+    /// instead.
     pub fn age(&self) -> Duration {
         self.0.since_claim.elapsed(&*self.0.engine.local_clock)
     }
 
-    /// How much longer the first outside effect may be put off; zero where it is too late.
+    /// How much longer the first outside effect may be delayed; zero if it is too late.
     ///
     /// Work begins within half a lease after its claim, so that its first effect happens before the lease lapses and another
     /// owner takes over.
@@ -145,7 +146,7 @@ impl Operation {
         what(&self.stored().record)
     }
 
-    /// The refusal that a retry gets while the record stands so.
+    /// The refusal that a retry would get from the record as it is now.
     pub(super) fn refusal(&self) -> Refusal {
         let now = self.0.engine.store_clock.estimate();
         self.read(|record| {

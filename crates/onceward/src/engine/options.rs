@@ -75,7 +75,7 @@ impl EngineBuilder {
         self
     }
 
-    /// Sets what happens when the store was made under another namespace, scope rule or secret.
+    /// Sets what happens when the store was used under another namespace, scope rule or secret.
     pub fn identity_change(mut self, change: IdentityChange) -> Self {
         self.identity_change = change;
         self
@@ -87,7 +87,7 @@ impl EngineBuilder {
         self
     }
 
-    /// Sets this machine's wall clock, which only tells whether the process slept between a claim and its work.
+    /// Sets this machine's wall clock. It only shows whether the process was suspended between a claim and its work.
     pub fn clock(mut self, clock: Arc<dyn Clock>) -> Self {
         self.clock = clock;
         self
@@ -101,14 +101,14 @@ impl EngineBuilder {
     }
 
     /// Sets the format that records are written in. Without it, a new store gets the newest, and a store that was used
-    /// before keeps what it has: other engines may share it that read no newer one. A record never goes back to an older
-    /// format, and an engine that cannot read one fails closed for that record.
+    /// before keeps what it has, because other engines that share it may not read a newer one. A record never goes back to
+    /// an older format, and an engine that cannot read one fails closed for that record.
     pub fn record_format(mut self, format: RecordFormat) -> Self {
         self.record_format = Some(format);
         self
     }
 
-    /// Puts another machine in. Tests use it to check every step, and to prove that a broken machine is found out.
+    /// Replaces the machine. Tests use it to check every step, and to prove that they detect a broken machine.
     #[doc(hidden)]
     pub fn machine(
         mut self,
@@ -119,13 +119,13 @@ impl EngineBuilder {
     }
 }
 
-/// What happens when the store was made under another namespace, scope rule or secret.
+/// What happens when the store was used under another namespace, scope rule or secret.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum IdentityChange {
     /// The engine does not start: every stored key would be forgotten, and retries would execute again.
     Refuse,
-    /// That is meant: from now on this is the identity of its namespace. Those of other namespaces stay known.
+    /// The engine starts, and from now on this is the identity of its namespace. Those of other namespaces stay known.
     Accept,
 }
 
@@ -142,8 +142,9 @@ pub struct Limits {
     pub executions: usize,
     /// Callers that wait for another caller's execution at once.
     pub attached: usize,
-    /// Claims whose answer was lost that are remembered, to be found and given back. Beyond, one that was written lapses
-    /// into an unknown outcome although nothing was executed, which [`Observation::LostClaimDropped`] tells.
+    /// Claims whose answer was lost, and which are remembered until they are found and released. Beyond this number, one
+    /// that was written lapses into an unknown outcome although nothing was executed, and [`Observation::LostClaimDropped`]
+    /// is observed.
     ///
     /// [`Observation::LostClaimDropped`]: super::Observation::LostClaimDropped
     pub lost_claims: usize,
@@ -154,12 +155,12 @@ pub struct Limits {
     pub cache_revalidate: Duration,
     /// Bytes of a reply. What is larger cannot be kept, so its outcome is left to an operator.
     pub reply_bytes: usize,
-    /// How long a claim may take, and how long one whose answer was lost is looked for, before its caller is told that the
-    /// store is away.
+    /// How long a claim may take, the search for one whose answer was lost included, before its caller gets the store's
+    /// error.
     pub claim_patience: Duration,
-    /// How long a caller is kept while a finished outcome cannot be stored.
+    /// How long a caller waits while a finished outcome cannot be stored.
     pub settle_patience: Duration,
-    /// How long an outcome is tried to be stored after its caller was told that it is unknown.
+    /// How long storing an outcome is retried after its caller was answered that it is unknown.
     pub settle_give_up: Duration,
     /// How long work may run on after its timeout, so that a late answer still settles it.
     pub linger: Duration,
@@ -170,8 +171,8 @@ impl Default for Limits {
         Self {
             executions: 10_000,
             attached: 10_000,
-            // Every claim that can be under way when a store stalls, several times over, because a stall that lasts loses
-            // as many again with every patience. About ten MiB.
+            // Every claim that can be under way when a store stalls, several times over, because a long stall loses as many
+            // again each time that `claim_patience` ends. About ten MiB.
             lost_claims: 65_536,
             cache_bytes: 64 << 20,
             cache_revalidate: Duration::from_secs(60),
@@ -195,7 +196,7 @@ pub struct Sweeping {
     pub expired_every: Duration,
     /// Records read in one go. Small, so that a claim never waits behind a long deletion.
     pub batch: usize,
-    /// The pause between two full batches, which leaves the store to the claims.
+    /// The pause between two full batches, so that claims are served in between.
     pub pause: Duration,
     /// What becomes of a record past its window.
     pub expiry: Expiry,
@@ -213,22 +214,22 @@ impl Default for Sweeping {
     }
 }
 
-/// Options of an engine that make no sense.
+/// Why an engine's options are refused.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum OptionsError {
-    /// A count that would let nothing through.
+    /// A count is zero, which would let nothing through.
     #[error("{setting} = 0 would let nothing through: it must be at least 1")]
     Zero {
-        /// Which option.
+        /// The name of the option.
         setting: &'static str,
     },
-    /// A time that would spin or never end.
+    /// A time is out of range.
     #[error("{setting} = {value:?} must lie between {:?} and {:?}", Limits::MIN_PAUSE, Limits::MAX_PATIENCE)]
     Duration {
-        /// Which option.
+        /// The name of the option.
         setting: &'static str,
-        /// What it was.
+        /// Its value.
         value: Duration,
     },
 }

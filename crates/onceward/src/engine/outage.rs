@@ -21,7 +21,7 @@ pub(super) enum Call {
     Write,
 }
 
-/// The incidents of the store that are going on.
+/// The current incidents of the store.
 #[derive(Default)]
 pub(super) struct Outages {
     current: Mutex<Option<Outage>>,

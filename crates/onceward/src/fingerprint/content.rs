@@ -12,7 +12,7 @@ pub(super) enum Kind<'a> {
     Raw,
 }
 
-/// The `boundary` parameter as it stands in the header, without quotes.
+/// The `boundary` parameter as the header has it, without quotes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Boundary<'a>(pub(super) &'a [u8]);
 
@@ -54,7 +54,7 @@ impl<'a> ContentType<'a> {
 
     pub(super) fn kind(&self) -> Kind<'a> {
         let Self::One { essence, parameters } = *self else { return Kind::Raw };
-        // A list of types, or a value that is no type, gives no type for the body.
+        // A list of types, or a value that is not a type, gives no type for the body.
         if essence.iter().any(|byte| !byte.is_ascii_graphic() || b",\"".contains(byte)) {
             return Kind::Raw;
         }
@@ -118,7 +118,7 @@ fn boundary(mut parameters: &[u8]) -> Option<Boundary<'_>> {
     found.filter(is_sound).filter(|_| parameters.trim_ascii_start().is_empty()).map(Boundary)
 }
 
-/// The codings that were applied to a body, in order; `identity` is none.
+/// The codings that were applied to a body, in order; `identity` does not count.
 pub(super) struct Encoding<'a>(Vec<&'a [u8]>);
 
 impl<'a> Encoding<'a> {

@@ -56,7 +56,7 @@ pub struct Fingerprint {
 pub struct Target([u8; 16]);
 
 impl Target {
-    /// Of work that is no HTTP request. No request hashes to it but by a 2⁻¹²⁸ accident.
+    /// The target of work that is not an HTTP request. A request hashes to it with a probability of 2⁻¹²⁸.
     const OPAQUE: Self = Self([0; 16]);
 
     /// As stored.
@@ -98,10 +98,10 @@ pub enum Difference {
 }
 
 impl ProfileId {
-    /// Comparable with nothing, itself included: for records whose request was never seen.
+    /// Comparable with nothing, not even with itself: for records whose request is not known.
     pub const NONE: Self = Self([0; 8]);
 
-    /// Of [`Fingerprint::of_bytes`], which has no settings that a hash could be made of.
+    /// The profile of [`Fingerprint::of_bytes`], which has no settings.
     const OPAQUE: Self = Self(*b"opaque-1");
 
     /// As stored.
@@ -121,7 +121,7 @@ impl ProfileId {
 }
 
 impl Fingerprint {
-    /// Put together from what records of format 1 keep, which have no target.
+    /// A fingerprint without a target, from what records of format 1 keep.
     pub const fn new(profile: ProfileId, digest: [u8; 32]) -> Self {
         Self { target: None, profile, digest }
     }
@@ -131,7 +131,7 @@ impl Fingerprint {
         Self { target: Some(target), ..self }
     }
 
-    /// Of a payload that is no HTTP request: equal bytes, equal fingerprint.
+    /// The fingerprint of a payload that is not an HTTP request: equal bytes have equal fingerprints.
     pub fn of_bytes(payload: &[u8]) -> Self {
         let mut digest = Digest::new(None, "onceward opaque fingerprint");
         digest.part(payload);

@@ -30,7 +30,7 @@ pub struct Parts<'a> {
     pub body: &'a [u8],
 }
 
-/// Where the values of a header are found. A trait, so that any header map can be asked in place.
+/// The headers of a request. A trait, so that any header map can be read without a copy.
 pub trait Headers {
     /// Hands each value of the header `name`, given in lower case, to `value`, in the order they came.
     fn each<'a>(&'a self, name: &str, value: &mut dyn FnMut(&'a [u8]));
@@ -86,7 +86,7 @@ pub struct Builder {
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum ProfileError {
-    /// Such a header can never come.
+    /// The name is not a valid header name.
     #[error("{name:?} is not a header name: use letters, digits and hyphens")]
     HeaderName {
         /// The name as given.
@@ -100,7 +100,7 @@ pub enum ProfileError {
         /// The name as given.
         name: String,
     },
-    /// Not a pointer, or one to everything.
+    /// A pointer is invalid, or means the whole body.
     #[error(transparent)]
     Pointer(#[from] PointerError),
     /// Above [`Profile::MAX_IGNORED`].
@@ -229,7 +229,7 @@ impl Profile {
         Self::assemble(self.headers.to_vec(), self.ignored.to_vec(), self.max_depth, Some(secret))
     }
 
-    /// Names these rules: equal settings have equal ids, everywhere and for ever.
+    /// Names these rules: equal settings have equal ids, in every process and version.
     pub fn id(&self) -> ProfileId {
         self.id
     }
@@ -355,7 +355,7 @@ const CHANGING: [&str; 8] = [
     "x-request-id",
 ];
 
-/// Whether a header, in lower case, is another one with every try.
+/// Whether a header, in lower case, has another value in every try.
 pub(crate) fn changes_with_every_try(name: &str) -> bool {
     CHANGING.contains(&name)
 }

@@ -1,4 +1,4 @@
-//! What is to be done with a request, decided from its head alone.
+//! Decides from a request's head alone what is to be done with it.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -96,7 +96,7 @@ fn keyed_request(
     Ok(Some(KeyedRequest { policy: policy.clone(), route: route.clone(), scope, key, attach }))
 }
 
-/// Whose key it is. Where only an operator can mend a missing scope, a warning says how. It has nothing of the request.
+/// Whose key it is. If only an operator can correct a missing scope, a warning says how. It quotes nothing of the request.
 fn scope(layer: &LayerState, headers: &HeaderMap) -> Result<Scope, Problem> {
     layer.scope.scope_of(headers, layer.engine.secret()).map_err(|missing| {
         if let Some(advice) = layer.advice.first_about(&missing) {

@@ -1,4 +1,4 @@
-//! Warnings for operators about requests and answers that only a change of configuration or service can mend.
+//! Warnings for operators about requests and answers that only a change of the configuration or the service can correct.
 
 use std::collections::HashSet;
 use std::sync::atomic::{AtomicBool, Ordering};

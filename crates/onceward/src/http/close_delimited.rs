@@ -28,7 +28,7 @@ pub enum CloseDelimited {
 }
 
 impl CloseDelimited {
-    /// Whether the answer is taken for whole.
+    /// Whether the answer counts as whole.
     pub(super) fn accepts(self, headers: &HeaderMap, body: &[u8]) -> bool {
         match self {
             Self::Proven => may_be_json(headers) && is_json_document(body),

@@ -141,7 +141,7 @@ impl<C> Exchange<C> {
     }
 }
 
-/// The service was not reached. The cause is logged, and not told to the client.
+/// The service was not reached. The cause is logged, and not sent to the client.
 fn not_executed(operation: &Operation, cause: String) -> (Outcome, FirstAnswer) {
     operation.log_not_executed(&cause);
     (Outcome::Retryable(cause), Err(Problem::UpstreamUnreachable))

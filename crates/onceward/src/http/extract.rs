@@ -41,7 +41,7 @@ use crate::Operation;
 )]
 pub struct NoOperation;
 
-/// The client is not told how the service is built; the log is.
+/// The reason is logged, and not sent to the client, because it shows how the service is built.
 const PROBLEM: &str = r#"{"type":"about:blank","title":"Internal Server Error","status":500,"detail":"This service is not set up to protect this request from being executed twice, and did not execute it."}"#;
 
 impl IntoResponse for NoOperation {

@@ -41,7 +41,7 @@ const BODY_PATIENCE: Duration = Duration::from_secs(60);
 /// A problem with its headers and the longest base URL takes less than this.
 const PROBLEM_BYTES: usize = 2048;
 
-/// A layer that cannot be made.
+/// Why a layer cannot be made.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum LayerError {
@@ -50,22 +50,23 @@ pub enum LayerError {
         "max_response_body = {found} of the route {route:?} is over the engine's limit for replies: raise Limits::reply_bytes above {limit}, or lower it"
     )]
     ResponseBody {
-        /// Whose setting.
+        /// The route.
         route: String,
-        /// What it is.
+        /// The route's setting.
         found: usize,
-        /// What the engine stores.
+        /// The engine's limit.
         limit: usize,
     },
-    /// Targets hashed under another secret would make every retry another request once that secret changes.
+    /// A fingerprint is keyed with a secret of its own. Once that secret changes, every retry would look like another
+    /// request.
     #[error(
         "the fingerprint of the route {route:?} is keyed with another secret than the engine's: leave it without one, and the layer keys it with the secret of `Identity::with_secret`"
     )]
     FingerprintSecret {
-        /// Whose setting.
+        /// The route.
         route: String,
     },
-    /// Keys would be scoped by one rule while the store vouches for another.
+    /// The layer would scope keys by another rule than the engine's identity names.
     #[error(
         "the layer scopes keys by {layer:?}, but the engine's identity by {engine:?}: give `scoped_by` of the identity the layer's rules"
     )]
@@ -80,30 +81,30 @@ pub enum LayerError {
         "the engine keeps replies of at most {limit} bytes: raise Limits::reply_bytes to at least {PROBLEM_BYTES}"
     )]
     Replies {
-        /// What the engine stores.
+        /// The engine's limit.
         limit: usize,
     },
-    /// A body that the route accepts would never be held.
+    /// A body that the route accepts would never fit into memory.
     #[error(
         "held_bytes = {limit} is less than max_request_body = {found} of the route {route:?}: raise it, or lower that"
     )]
     HeldBytes {
-        /// Whose setting.
+        /// The route.
         route: String,
-        /// What it is.
+        /// The route's setting.
         found: usize,
-        /// What may be held.
+        /// The limit.
         limit: usize,
     },
     /// No body would arrive in time.
     #[error("body_patience = 0 would refuse every body: choose some seconds")]
     BodyPatience,
-    /// Not a prefix of a URL.
+    /// The text cannot be the beginning of a URL.
     #[error(
         "{url:?} cannot stand before /.well-known: give an origin such as \"https://api.example.com\", with a path or without"
     )]
     BaseUrl {
-        /// As given.
+        /// The text as it was given.
         url: String,
     },
 }

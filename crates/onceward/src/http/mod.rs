@@ -3,13 +3,15 @@
 //! What happens to a request, in order:
 //!
 //! 1. Copies of the operation headers (`Onceward-Operation` and its kin) that a client sent are removed.
-//! 2. A method that is a known one but for its case, such as `post`, is refused: a service may take it for that one.
+//! 2. A method that differs from a known one only in case, such as `post`, is refused, because a service may treat it as
+//!    the known one.
 //! 3. `GET /.well-known/idempotency` is answered here: the policy of every route, and the state of a caller's own key.
-//! 4. The first route that matches has the request's [`Policy`]. A method that it does not list, and a request without a
-//!    key where none is required, pass through untouched and unbuffered.
-//!    So does every request on a route in [`Mode::Observe`], which is counted on its way.
-//! 5. The key is read, then the scope: what is missing or malformed is refused before the store is asked.
-//! 6. The body is read whole, within limits of size, room and time: its fingerprint tells whether a retry is the same request.
+//! 4. The first route that matches gives the request its [`Policy`]. A request with a method that the policy does not list,
+//!    or without a key where none is required, passes through untouched and unbuffered. So does every request on a route in
+//!    [`Mode::Observe`], which is also counted.
+//! 5. The key is read, then the scope. If either is missing or malformed, the request is refused before the store is asked.
+//! 6. The body is read whole, within limits of size, memory and time. Its fingerprint shows whether a retry is the same
+//!    request.
 //! 7. The engine claims the key. From here on everything is detached: a client that goes away stops nothing.
 //! 8. Refused: the client gets a problem that says what to do next. Replayed: it gets the first answer.
 //! 9. Executed: the inner service is called once, with the [`Operation`](crate::Operation) in headers and extensions, and asked for an answer
@@ -17,7 +19,7 @@
 //!    unknown.
 //! 10. The outcome is stored. Only when that is durable does the first byte go to the client.
 //!
-//! Every response has [`Handled`] among its extensions, which tells which of these it was.
+//! Every response has [`Handled`] among its extensions, which says how the request was handled.
 //!
 //! ```
 //! use std::sync::Arc;
@@ -119,7 +121,8 @@ pub mod header {
     pub const IDEMPOTENT_REPLAYED: HeaderName = HeaderName::from_static("idempotent-replayed");
     /// Until when retries are promised the same answer, as RFC 3339 has it.
     pub const IDEMPOTENCY_EXPIRES: HeaderName = HeaderName::from_static("idempotency-expires");
-    /// The inner service's own word about what became of the operation; on the way out, this layer's.
+    /// What became of the operation: in the inner service's answer, as the service says; in this layer's, as the layer
+    /// says.
     pub const OUTCOME: HeaderName = HeaderName::from_static("onceward-outcome");
     /// `unavailable` on an answer that was given without protection.
     pub const STORE: HeaderName = HeaderName::from_static("onceward-store");
@@ -132,6 +135,6 @@ pub mod header {
     /// Tells the inner service the last phase that was committed, `started` where there is none.
     pub const RECOVERY_POINT: HeaderName = HeaderName::from_static("onceward-recovery-point");
 
-    /// What the inner service believes, so no client may send it.
+    /// The inner service trusts these, so those that a client sent are removed.
     pub(super) const OPERATION_HEADERS: [HeaderName; 4] = [OPERATION, FENCE, ATTEMPT, RECOVERY_POINT];
 }

@@ -36,7 +36,7 @@ pub struct Policy {
     pub in_progress: InProgress,
     /// How long a caller may wait for another caller's execution: always with [`InProgress::Wait`], else on its request.
     pub wait: Duration,
-    /// After this long the outcome counts as unknown. What the work still brings is accepted.
+    /// After this long the outcome counts as unknown. A late outcome of the work is accepted.
     pub timeout: Duration,
     /// After this long the client is answered that the work goes on. Counts only where it is shorter than the timeout.
     pub respond_within: Duration,
@@ -58,12 +58,12 @@ pub struct Policy {
     pub max_request_body: usize,
     /// Bytes of an answer's body. It is stored, and held in memory until it is.
     pub max_response_body: usize,
-    /// What an answer counts as that ends where its connection does. The inner service marks such answers with
+    /// Whether an answer that ends with its connection counts as whole. The inner service marks such answers with
     /// [`EndsWithConnection`](super::EndsWithConnection).
     pub close_delimited: CloseDelimited,
     /// What makes two requests the same: the headers that count, and what is left out of JSON bodies.
     pub fingerprint: Profile,
-    /// Stored with every reply, so that a new release can tell an old reply.
+    /// Stored with every reply, so that a new release can recognise an old reply.
     pub response_version: u32,
     /// Whether `Set-Cookie` is stored and replayed.
     pub set_cookie: SetCookie,
@@ -115,7 +115,7 @@ pub enum InProgress {
     Conflict,
     /// It waits, and then gets the answer.
     Wait,
-    /// 202 and where to ask after it.
+    /// 202, with the URL of the key's state.
     Accepted,
 }
 
@@ -144,31 +144,31 @@ pub enum SetCookie {
     Allow,
 }
 
-/// A policy that makes no sense.
+/// Why a policy is refused.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum PolicyError {
     /// A time is out of range.
     #[error(transparent)]
     Claim(#[from] ClaimError),
-    /// A method is spelt as no request could match it.
+    /// A method has lower-case letters, so that no request would match it.
     #[error("the method {method:?} has small letters, so it would match no request: write it like \"POST\"")]
     Method {
-        /// As given.
+        /// The method as it was given.
         method: String,
     },
-    /// A status is in both lists, in the wrong one, or is none.
+    /// A status is in both lists, in the wrong list, or not valid.
     #[error("the status {status} {rule}")]
     Status {
-        /// Which.
+        /// The status.
         status: u16,
         /// What is wrong with it.
         rule: &'static str,
     },
-    /// No key could be long enough.
+    /// The least length of a key is out of range.
     #[error("min_key_length = {found} must lie between 1 and {}", Key::MAX_BYTES)]
     MinKeyLength {
-        /// What it was.
+        /// The value.
         found: usize,
     },
     /// Waiting would end before another execution could.
@@ -176,13 +176,13 @@ pub enum PolicyError {
         "in_progress = wait with wait = {wait:?} waits for nothing: choose at least a second, or in_progress = conflict"
     )]
     Wait {
-        /// What it was.
+        /// The value.
         wait: Duration,
     },
     /// No client could be answered in time.
     #[error("respond_within = 0 would answer nobody: choose at least a second")]
     RespondWithin,
-    /// Unprotected writes where a key is demanded would break the promise made by demanding it.
+    /// A route that requires a key must not let requests through unprotected.
     #[error("store_down = pass cannot be combined with key = required: choose store_down = reject")]
     PassWhereRequired,
 }
@@ -195,7 +195,7 @@ impl Policy {
     /// From an intermediary in front of the service, which cannot know what the service did.
     pub const UNKNOWN: [u16; 3] = [502, 503, 504];
 
-    /// Below this a route that waits would refuse nearly every retry all the same.
+    /// With a shorter wait, nearly every retry would still be refused.
     pub const MIN_WAIT: Duration = Duration::from_secs(1);
 
     /// The defaults.

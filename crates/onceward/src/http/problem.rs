@@ -48,7 +48,7 @@ pub enum Problem {
     OutcomeUnknown {
         /// When to ask again.
         retry_after: Duration,
-        /// Whether it is still being found out, or waits for an operator.
+        /// Whether reconciliation still tries to resolve it, or it waits for an operator.
         letter: Letter,
     },
     /// The work was begun for a request that cannot be compared with this one, and only the same request may continue it.
@@ -164,7 +164,7 @@ pub struct ProblemDetails {
 }
 
 impl ProblemDetails {
-    /// The members of the body that every problem of the layer has beside title, status and detail.
+    /// The members of the body that every problem of the layer has besides title, status and detail.
     #[doc(hidden)]
     pub fn members(&self, problem_type: String) -> Map<String, Value> {
         [

@@ -1,4 +1,4 @@
-//! Which policy a request is under.
+//! Finds the policy of a request by its method and path.
 
 use std::cmp::Reverse;
 use std::sync::Arc;
@@ -11,14 +11,14 @@ use super::percent::percent_decode;
 use super::policy::{KeyRule, Mode, Policy, PolicyError};
 use crate::Secret;
 
-/// A table of routes; the first match wins, and what matches none is under the default policy.
+/// A table of routes. The first match wins, and a request that matches none has the default policy.
 ///
-/// A pattern is `METHOD /path`, or `/path` alone, for the methods that its policy lists. `{name}` stands for one
-/// segment, and a `*` at the end for the rest; `:name` and `<name>` are refused. Paths are compared in every spelling that a
-/// service could take for the pattern: `//`, `.`, `..`, `%2F`, `;parameters`, and a slash or a line feed at the end do not slip
-/// past. Case counts where a route names the path in full; elsewhere letters are compared without case as well, and a stricter
-/// route applies.
-/// Methods are in capital letters; a request with a listed method in another case is refused.
+/// A pattern is `METHOD /path`, or `/path` alone, for the methods that its policy lists. `{name}` stands for one segment,
+/// and a `*` at the end for the rest; `:name` and `<name>` are refused. Paths are compared in every spelling that a service
+/// could take for the pattern: `//`, `.`, `..`, `%2F`, `;parameters`, and a slash or a line feed at the end do not slip
+/// past. A path that a route names in full is compared with regard to case. Any other path is also compared without, and if
+/// that leads to a stricter route, the stricter one applies. Methods are in capital letters; a request with a listed method
+/// in another case is refused.
 ///
 /// ```
 /// use onceward::http::{KeyRule, Policy, Routes};
@@ -33,23 +33,23 @@ use crate::Secret;
 pub struct Routes {
     routes: Vec<Route>,
     default: Arc<Policy>,
-    /// Names are shared, so that telling one costs nothing.
+    /// Names are shared, so that passing one on costs nothing.
     default_name: Arc<str>,
     no_name: Arc<str>,
 }
 
-/// What a request is under.
+/// The route and the policy of a request.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Found<'a> {
     /// The route's name; empty where none matches.
     pub route: &'a Arc<str>,
-    /// Nothing where the request is not protected.
+    /// `None` where the request is not protected.
     pub policy: Option<&'a Arc<Policy>>,
     /// Its place in the table.
     order: usize,
 }
 
-/// How much a route demands.
+/// How strictly a route treats requests.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 enum Strictness {
     Open,
@@ -76,7 +76,7 @@ impl Found<'_> {
     }
 }
 
-/// A pattern and what is under it.
+/// A pattern and its policy.
 #[derive(Debug, Clone, PartialEq, Eq)]
 struct Route {
     pattern: Pattern,
@@ -105,24 +105,24 @@ enum Tail {
     Rest,
 }
 
-/// A route that makes no sense.
+/// Why a table of routes is refused.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum RoutesError {
     /// The pattern cannot be read.
     #[error("the route {pattern:?} {rule}: write it like \"POST /payments/{{id}}/*\"")]
     Pattern {
-        /// As given.
+        /// The pattern as it was given.
         pattern: String,
         /// What is wrong with it.
         rule: &'static str,
     },
-    /// Its policy makes no sense.
+    /// The policy is refused.
     #[error("the policy of the route {pattern:?} makes no sense: {error}")]
     Policy {
-        /// Whose policy.
+        /// The route's pattern.
         pattern: String,
-        /// Why.
+        /// Why it is refused.
         error: PolicyError,
     },
 }
@@ -134,7 +134,7 @@ const FOREIGN_VARIABLE: &str = "has a segment that begins with : or <, which wou
 pub(super) const DEFAULT_ROUTE: &str = "default";
 
 impl Routes {
-    /// Everything is under one policy.
+    /// A table without routes, so that every request has the default policy.
     pub fn new(default: Policy) -> Result<Self, RoutesError> {
         checked(DEFAULT_ROUTE, &default)?;
         Ok(Self {
@@ -169,8 +169,8 @@ impl Routes {
         self
     }
 
-    /// The route's name and policy. Where the readings of a path lead to different routes, the strictest wins, because
-    /// nobody knows which reading is the service's.
+    /// The route's name and policy. Where the readings of a path lead to different routes, the strictest wins, because it
+    /// is not known which reading is the service's.
     pub(super) fn find(&self, method: &Method, path: &str) -> Found<'_> {
         let readings = Readings::of(path);
         let mut found = self.first(method, Reading::Plain(path), Case::Counts);
@@ -213,7 +213,7 @@ impl Routes {
         }
     }
 
-    /// Whether a method is a registered one, or one that a route lists, but for its case.
+    /// Whether a method differs only in case from a registered one, or from one that a route lists.
     pub(super) fn is_miscased(&self, method: &Method) -> bool {
         let method = method.as_str().as_bytes();
         is_miscased(method)
@@ -232,7 +232,7 @@ impl Routes {
         self.policies().map(|(name, _, _)| name)
     }
 
-    /// The name of what is under no route.
+    /// The name for requests that no route matches.
     pub(super) fn no_name(&self) -> &Arc<str> {
         &self.no_name
     }

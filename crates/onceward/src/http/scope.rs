@@ -1,4 +1,4 @@
-//! Whose key it is, read from a request's headers.
+//! Reads from a request's headers whose key it is.
 
 use std::fmt;
 use std::str::FromStr;
@@ -61,19 +61,19 @@ pub enum ScopeRuleError {
         "{rule:?} is no scope rule: use \"header:NAME\", \"authorization\", \"basic:user\" or \"fixed:NAME\""
     )]
     NoSuchRule {
-        /// As given.
+        /// The rule as it was given.
         rule: String,
     },
-    /// Planned, but not there.
+    /// The rule belongs to a later release.
     #[error("{rule:?} is not supported yet: \"jwt:CLAIM\" and \"auth:NAME\" follow in a later release")]
     Later {
-        /// As given.
+        /// The rule as it was given.
         rule: String,
     },
     /// Not a header's name.
     #[error("{rule:?} names no header: use letters, digits and hyphens")]
     HeaderName {
-        /// As given.
+        /// The rule as it was given.
         rule: String,
     },
     /// Each key would be a scope of its own.
@@ -81,7 +81,7 @@ pub enum ScopeRuleError {
         "{rule:?} would make each key its own scope, so that a caller that sends another's key would get the other's answer: name what makes a tenant"
     )]
     TheKey {
-        /// As given.
+        /// The rule as it was given.
         rule: String,
     },
     /// It would accept credentials that the rule `authorization` refuses, such as a token that is refreshed.
@@ -89,13 +89,13 @@ pub enum ScopeRuleError {
         "{rule:?} would accept credentials that change with every try, so that a retry would be a new operation: use \"authorization\", which refuses them"
     )]
     Credential {
-        /// As given.
+        /// The rule as it was given.
         rule: String,
     },
     /// The header does not identify the caller, or changes with every try.
     #[error("{rule:?} {why}: name a header that says who calls, and stays the same with every retry")]
     NoTenant {
-        /// As given.
+        /// The rule as it was given.
         rule: String,
         /// What is wrong with the header.
         why: &'static str,
@@ -117,7 +117,7 @@ pub enum ScopeRuleError {
     /// Longer than a scope may be.
     #[error("{rule:?} is empty or too long for a scope")]
     Fixed {
-        /// As given.
+        /// The rule as it was given.
         rule: String,
     },
 }

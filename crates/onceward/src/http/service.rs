@@ -1,4 +1,4 @@
-//! The service: decides what is to be done with a request, and does it.
+//! The tower service: admits, refuses or protects each request.
 
 use std::sync::Arc;
 use std::task::{Context, Poll};

@@ -4,7 +4,7 @@
 //! compare-and-swap and, on a conflict, asks again about the record that won. `docs/state_machine.md` draws the same
 //! transitions, and a test keeps the two equal.
 //!
-//! This page dispatches; each family of events has a file of its own:
+//! This file dispatches; each family of events has a file of its own:
 //!
 //! - `claim.rs`: a request, or a completer, wants the work done;
 //! - `tenure.rs`: the owner renews, checkpoints or settles;
@@ -23,7 +23,7 @@ use self::verdict::{resolved, testified, unanswered};
 use crate::event::{Answer, Event, Moment, Notice, Step, keep, noticed};
 use crate::record::Record;
 
-/// One step of one record.
+/// What an event does to a record at this moment.
 pub fn step(record: Option<&Record>, at: Moment, event: &Event<'_>) -> Step {
     match (record, event) {
         (_, Event::Claim { claim, owner, label, format }) => {

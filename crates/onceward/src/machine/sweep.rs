@@ -1,4 +1,4 @@
-//! Time alone: leases that lapse, and windows that end.
+//! Events of time alone: leases that lapse, and windows that end.
 
 use std::time::Duration;
 

@@ -87,7 +87,8 @@ fn proven_not_done(record: &Record, at: Moment, error: &str) -> Step {
     }
 }
 
-/// An owner whose tenure is over. That it did the work is kept beside the state; it never becomes the state.
+/// An owner whose tenure is over. If it did the work, that is recorded in addition to the state, and never becomes the
+/// state.
 fn fenced(record: &Record, at: Moment, fence: Fence, outcome: &Outcome) -> Step {
     // An earlier window may have been another request, and no tenure has a fence from the future: outcomes under such fences
     // are not about this window.

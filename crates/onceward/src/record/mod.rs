@@ -54,7 +54,7 @@ pub struct Record {
     pub format: RecordFormat,
     /// Whose operation this is, for people to read. Shared, because every step of the machine copies the record.
     pub subject: Arc<Subject>,
-    /// What was asked for.
+    /// The fingerprint of the request.
     pub fingerprint: Fingerprint,
     /// How the operation is to be treated, fixed when it was claimed.
     pub terms: Terms,
@@ -89,13 +89,13 @@ pub struct Record {
     pub voided: Option<Fence>,
     /// When the gateway closed its connection to the service that executed the last tenure.
     pub closed_at: Option<Timestamp>,
-    /// How often, and since when, the work was looked for and not there.
+    /// How often, and since when, finds have reported that the work was not done.
     pub absence: Option<Absence>,
-    /// What the last attempt to find out said.
+    /// The result of the last find.
     pub finding: Option<LastFinding>,
     /// What happened to the operation, oldest first.
     pub history: Vec<HistoryEntry>,
-    /// Where it stands.
+    /// Its state.
     pub state: State,
     /// What newer versions keep in a record, written back unchanged.
     pub extensions: Vec<Extension>,
@@ -116,7 +116,7 @@ impl Record {
     }
 }
 
-/// Whose operation a record is, for people who ask for it; its debug form names the route alone.
+/// Describes an operation to people: whose it is, and for which request. Its debug form shows the route only.
 #[derive(Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 pub struct Subject {
     /// The scope's text.
@@ -125,7 +125,7 @@ pub struct Subject {
     pub key: String,
     /// The route or the kind of work, for metrics and lists.
     pub route: String,
-    /// The request's method; empty where the work is no HTTP request, and in records of format 1.
+    /// The request's method; empty where the work is not an HTTP request, and in records of format 1.
     pub method: String,
     /// The request's path without its query, cut to [`Subject::MAX_PATH_BYTES`]; empty where the method is.
     pub path: String,

@@ -11,10 +11,10 @@ use super::Fence;
 use crate::Timestamp;
 use crate::outcome::Reply;
 
-/// Where an operation stands.
+/// The state of an operation.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub enum State {
-    /// Work is being done, as long as the lease lives.
+    /// Work is being done, until the lease lapses.
     InProgress {
         /// When the lease lapses.
         lease_until: Timestamp,
@@ -45,7 +45,7 @@ pub enum State {
         probes: u32,
         /// Whether only an operator, a late owner or a webhook can settle it.
         letter: Letter,
-        /// Why it is unknown, which decides what may end it.
+        /// Why it is unknown, which decides what can resolve it.
         cause: Cause,
     },
     /// Its window is over; kept for audit without its body.
@@ -120,7 +120,7 @@ pub enum Cause {
     Lost,
     /// There was an answer, and its status or the API's own word leaves the outcome open.
     Said,
-    /// The work was done, and its answer could not be stored. Only a person may release it.
+    /// The work was done, and its answer could not be stored. Only an operator may release it.
     DoneNotKept,
 }
 
@@ -145,7 +145,7 @@ pub struct Doubt {
     pub cause: Cause,
 }
 
-/// Whether an unknown outcome is still being asked after.
+/// Whether reconciliation still tries to resolve an unknown outcome.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Letter {
     /// Reconciliation goes on.
@@ -177,7 +177,7 @@ impl RecordFormat {
         Self::Two
     }
 
-    /// Its number, as it stands in the configuration and in a record's first byte.
+    /// Its number, as the configuration and a record's first byte have it.
     pub const fn number(self) -> u8 {
         match self {
             Self::One => 1,
@@ -206,7 +206,7 @@ pub struct Entered {
     pub dedup_until: Option<Timestamp>,
 }
 
-/// How often a find reported that the work had not happened.
+/// How often finds have reported that the work was not done.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Absence {
     /// How often, under one fence.
@@ -220,7 +220,7 @@ pub struct Absence {
 /// The result of the last find.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct LastFinding {
-    /// When.
+    /// When it happened.
     pub at: Timestamp,
     /// In words without keys or bodies.
     pub text: String,
@@ -229,7 +229,7 @@ pub struct LastFinding {
 /// Something that happened to an operation.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct HistoryEntry {
-    /// When.
+    /// When it happened.
     pub at: Timestamp,
     /// Under which fence.
     pub fence: Fence,

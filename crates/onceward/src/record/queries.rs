@@ -55,7 +55,7 @@ impl Record {
         }
     }
 
-    /// Whether this owner's tenure runs, or has lapsed without anything else becoming of it.
+    /// Whether this owner's tenure is in progress, or has lapsed and the record has not changed since.
     pub(crate) fn is_owned_by(&self, owner: OwnerToken) -> bool {
         self.owner == owner && matches!(self.state, State::InProgress { .. })
     }

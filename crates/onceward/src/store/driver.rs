@@ -64,7 +64,7 @@ pub fn encode(id: RecordId, record: &Record) -> Result<Vec<u8>, StoreError> {
 /// A stored record that is still encoded.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct RawRecord<B = Vec<u8>> {
-    /// By which write.
+    /// The record's version.
     pub version: Version,
     /// The record, as [`encode`] wrote it.
     pub bytes: B,

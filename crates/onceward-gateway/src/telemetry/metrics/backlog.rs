@@ -33,7 +33,7 @@ pub(super) struct Unknowns {
 pub(super) type Gauge = (&'static str, &'static str, fn(&Unknowns) -> f64);
 
 pub(super) const GAUGES: [Gauge; 3] = [
-    ("api_idempotency_unknown", "Outcomes that nobody knows, dead letters among them", |seen| seen.count),
+    ("api_idempotency_unknown", "Unknown outcomes, dead letters included", |seen| seen.count),
     ("api_idempotency_dead_letters", "Unknown outcomes that wait for an operator", |seen| seen.dead),
     (
         "api_idempotency_oldest_unknown_age_seconds",
@@ -77,7 +77,7 @@ impl Backlog {
                 pass.begin_again();
             },
             () = sleep(PATIENCE) => tracing::warn!(
-                next = "look at the store: it is slow, or has very many unknown outcomes",
+                next = "check the store: it is slow, or has very many unknown outcomes",
                 "the store took too long to count the unknown outcomes: /metrics shows the last count"
             ),
         }

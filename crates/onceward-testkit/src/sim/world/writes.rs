@@ -200,7 +200,7 @@ impl World {
         }
     }
 
-    /// A lease lapses only where its owner was disturbed or really at work: else a claim was left lying about.
+    /// A lease lapses only where its owner was disturbed or really at work: otherwise a claim was abandoned.
     fn check_lapse(&mut self, at: Timestamp, id: RecordId, lease_until: Timestamp, new: &Record) {
         let begun = self.begun.contains(&(id, new.fence));
         let disturbed = self.was_disturbed(new) || !self.wedges_are_bugs;
@@ -224,8 +224,8 @@ impl World {
         }
     }
 
-    /// Whether a lease is over by the store's clock. Where that clock jumps, the decision may have been made by a time that is
-    /// gone again.
+    /// Whether a lease is over by the store's clock. Where that clock jumps, the decision may have used a time that was
+    /// corrected since.
     fn has_lapsed(&self, lease_until: Timestamp) -> bool {
         lease_until <= self.store_now || self.clock_jumps
     }
@@ -238,7 +238,7 @@ impl World {
     }
 
     /// When everything has come to rest: an outcome may be unknown where something was begun, or where the process that
-    /// knows better was disturbed. Else the store was away or slow, and that must not need an operator.
+    /// held the tenure was disturbed. Otherwise the store was only away or slow, which must not need an operator.
     pub fn check_unknown(&mut self, at: Timestamp, id: RecordId, record: &Record) {
         let unknown = matches!(record.state, State::Unknown { .. });
         let excused = record.doubt.is_some() || self.too_late.contains(&id) || self.was_disturbed(record);

@@ -10,9 +10,9 @@
 //! 2. When an object ends, its members are compared. Only if they are out of order are they sorted and remembered.
 //! 3. `emit` copies what was written, jumping to the members of remembered objects in their sorted order.
 //!
-//! Nothing recurses, so depth costs memory and not stack; every token is looked at a constant number of times, and
-//! sorting compares at most n·log n bytes of names, so the cost is O(n log n) for a body of n bytes. Beside the body
-//! it may take up to [`WORST_GROWTH`] times its length.
+//! Nothing recurses, so depth costs memory and not stack; every token is read a constant number of times, and sorting
+//! compares at most n·log n bytes of names, so the cost is O(n log n) for a body of n bytes. In addition to the body it may
+//! take up to [`WORST_GROWTH`] times its length.
 
 mod emit;
 mod escape;
@@ -57,7 +57,7 @@ pub enum NotCanonical {
         /// Offset just after the object.
         at: usize,
     },
-    /// Half a surrogate pair is no character, and receivers replace it differently.
+    /// Half a surrogate pair is not a character, and receivers replace it in different ways.
     #[error("a \\u escape before byte {at} is half a surrogate pair")]
     LoneSurrogate {
         /// Offset just after the escape.
@@ -86,9 +86,9 @@ pub enum NotCanonical {
 /// Offsets are kept in 32 bits, and a text of `1e20`s may grow fivefold: this leaves room for both.
 pub const MAX_CANONICAL_BYTES: usize = 256 << 20;
 
-/// Memory taken beside a body, in multiples of its length, where the body was made to take the most: `[1e20,1e20,…]`
-/// grows 4.4 times in writing, and a member of 6 bytes may cost twice 20 bytes of notes, in vectors that double. Real
-/// bodies take about 3.
+/// Memory taken in addition to a body, in multiples of its length, by a body that was made to take the most:
+/// `[1e20,1e20,…]` grows 4.4 times in writing, and a member of 6 bytes may cost twice 20 bytes of notes, in vectors that
+/// double. Real bodies take about 3.
 pub const WORST_GROWTH: usize = 20;
 
 /// Writes a document in its canonical form, or says why it has none.
