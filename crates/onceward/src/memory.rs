@@ -44,6 +44,7 @@ impl MemoryStore {
     }
 
     /// Overwrites stored bytes, as a failing disk would. For tests of unreadable records.
+    #[doc(hidden)]
     pub fn damage(&self, id: RecordId, change: impl FnOnce(&mut Vec<u8>)) {
         if let Some((_, bytes)) = self.rows().by_id.get_mut(&id) {
             change(bytes);

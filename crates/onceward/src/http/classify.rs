@@ -80,7 +80,7 @@ pub trait OnError<E>: Send + Sync + 'static {
     fn failure(&self, error: &E) -> Failure;
 
     /// The error in words, without keys, bodies and credentials. Up to 512 bytes of it are stored in the record as the cause,
-    /// shown to operators and logged. Closures and [`Unsure`] use the error's `Display`.
+    /// shown to operators and logged. Closures and [`EveryErrorUnknown`] use the error's `Display`.
     fn words(&self, error: &E) -> String;
 }
 
@@ -100,9 +100,9 @@ where
 
 /// Treats every error as an unknown outcome, which is always safe.
 #[derive(Debug, Clone, Copy, Default)]
-pub struct Unsure;
+pub struct EveryErrorUnknown;
 
-impl<E: fmt::Display> OnError<E> for Unsure {
+impl<E: fmt::Display> OnError<E> for EveryErrorUnknown {
     fn failure(&self, _: &E) -> Failure {
         Failure::Broken
     }

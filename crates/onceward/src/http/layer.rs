@@ -7,7 +7,7 @@ use tower_layer::Layer;
 
 use super::advice::Advice;
 use super::body_budget::{BodyBudget, DEFAULT_BODY_BUDGET};
-use super::classify::Unsure;
+use super::classify::EveryErrorUnknown;
 use super::routes::Routes;
 use super::scope::ScopeRules;
 use super::service::Idempotency;
@@ -18,7 +18,7 @@ use crate::Engine;
 ///
 /// `C` says what an error of the inner service means; by default every error leaves the outcome unknown.
 #[derive(Debug)]
-pub struct IdempotencyLayer<C = Unsure> {
+pub struct IdempotencyLayer<C = EveryErrorUnknown> {
     shared: Arc<LayerState>,
     on_error: Arc<C>,
 }
@@ -140,7 +140,7 @@ impl IdempotencyLayer {
         let advice = Arc::default();
         let shared =
             LayerState { engine, scope, routes, links, body_budget, body_patience: BODY_PATIENCE, advice };
-        Ok(Self { shared: Arc::new(shared), on_error: Arc::new(Unsure) })
+        Ok(Self { shared: Arc::new(shared), on_error: Arc::new(EveryErrorUnknown) })
     }
 }
 

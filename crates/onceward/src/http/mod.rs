@@ -92,7 +92,7 @@ mod unprotected;
 mod wellknown;
 
 pub use self::body::Body;
-pub use self::classify::{Class, Failure, OnError, Unsure};
+pub use self::classify::{Class, EveryErrorUnknown, Failure, OnError};
 pub use self::close_delimited::{CloseDelimited, EndsWithConnection};
 #[cfg(feature = "axum")]
 pub use self::extract::NoOperation;

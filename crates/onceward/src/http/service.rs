@@ -10,7 +10,7 @@ use tower_service::Service;
 
 use super::admit::{Admission, KeyedRequest, admit};
 use super::body::{Body, Drained, WholeBody, drain};
-use super::classify::{OnError, Unsure};
+use super::classify::{EveryErrorUnknown, OnError};
 use super::exchange::Exchange;
 use super::future::ResponseFuture;
 use super::handled::{Disposition, Handled};
@@ -22,7 +22,7 @@ use crate::{Key, Scope};
 
 /// A service whose retried writes happen once. Made by [`IdempotencyLayer`](super::IdempotencyLayer).
 #[derive(Debug)]
-pub struct Idempotency<S, C = Unsure> {
+pub struct Idempotency<S, C = EveryErrorUnknown> {
     inner: S,
     layer: Arc<LayerState>,
     on_error: Arc<C>,
