@@ -115,9 +115,12 @@ impl SqliteStore {
         read(&path)
     }
 
-    /// The identity with the secret of [`Self::secret_or_new`], to open an engine with. Unchanged where the store was used
-    /// without a secret.
+    /// The identity with the secret of [`Self::secret_or_new`], to open an engine with. Unchanged where it has a secret already,
+    /// and where the store was used without one.
     pub async fn keyed(&self, identity: Identity) -> Result<Identity, SecretError> {
+        if identity.has_secret() {
+            return Ok(identity);
+        }
         let secret = self.secret_or_new(&identity).await?;
         Ok(secret.into_iter().fold(identity, Identity::with_secret))
     }

@@ -232,7 +232,8 @@ impl Identity {
         &self.scope_rule
     }
 
-    pub(crate) fn has_secret(&self) -> bool {
+    /// Whether stored hashes are keyed.
+    pub fn has_secret(&self) -> bool {
         self.secret.is_some()
     }
 

@@ -81,14 +81,14 @@ fn is_test(attributes: &[Attribute]) -> bool {
     })
 }
 
+fn modules(file: &File) -> impl Iterator<Item = &ItemMod> {
+    file.items.iter().filter_map(|item| if let Item::Mod(module) = item { Some(module) } else { None })
+}
+
 /// The modules that a file declares for tests only.
 fn test_modules(path: &str, file: &File) -> Vec<Vec<String>> {
-    let declared = file.items.iter().filter_map(|item| match item {
-        Item::Mod(module) if is_test(&module.attrs) && module.content.is_none() => {
-            Some(module.ident.to_string())
-        }
-        _ => None,
-    });
+    let declared = modules(file).filter(|module| is_test(&module.attrs) && module.content.is_none());
+    let declared = declared.map(|module| module.ident.to_string());
     declared.map(|name| module_of(path).into_iter().chain([name]).collect()).collect()
 }
 
@@ -107,10 +107,7 @@ fn exported() -> BTreeMap<String, String> {
 }
 
 fn named(path: &str, file: &File, exported: &BTreeMap<String, String>) -> BTreeSet<String> {
-    let declared = file.items.iter().filter_map(|item| match item {
-        Item::Mod(module) => Some(module.ident.to_string()),
-        _ => None,
-    });
+    let declared = modules(file).map(|module| module.ident.to_string());
     let mut reader =
         Reader { module: module_of(path), declared: declared.collect(), exported, named: BTreeSet::new() };
     reader.visit_file(file);

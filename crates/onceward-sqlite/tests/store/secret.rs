@@ -71,7 +71,7 @@ async fn a_new_store_gets_a_secret_for_its_owner_alone_and_keeps_it() {
 }
 
 #[tokio::test]
-async fn an_identity_is_keyed_with_the_stores_secret_and_left_alone_where_there_is_none() {
+async fn an_identity_without_a_secret_is_keyed_with_the_stores_if_there_is_one() {
     let place = Place::new();
     let store = place.open();
     let keyed = store.keyed(identity()).await.unwrap();
@@ -82,6 +82,13 @@ async fn an_identity_is_keyed_with_the_stores_secret_and_left_alone_where_there_
     // The last clones of the store hold its lock.
     drop((engine, store));
     place.use_with(Some(secret.unwrap())).await;
+
+    // A secret of the caller's own is not replaced, and none is made beside it.
+    let own = Place::new();
+    let store = own.open();
+    let mine = identity().with_secret(Secret::new("f".repeat(64)).unwrap());
+    store.keyed(mine).await.unwrap();
+    assert!(!own.secret.exists());
 
     let without = Place::new();
     without.use_with(None).await;

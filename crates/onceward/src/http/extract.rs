@@ -1,7 +1,9 @@
 //! [`Operation`] as an argument of an axum handler (feature `axum`).
 //!
 //! The layer puts it among the request's extensions. A request has none where it passed unprotected: without a key on a route
-//! that requires none, by a method that its policy does not list, or where the layer is missing.
+//! that requires none, by a method that its policy does not list, on a route that only observes, with `StoreDown::Pass` while the
+//! store is away, or where the layer is missing. A handler on such a route takes `Option<Operation>`; one that takes `Operation`
+//! answers those requests with 500 and does not run.
 //!
 //! ```
 //! # use std::sync::Arc;
@@ -37,7 +39,7 @@ use crate::Operation;
 /// A handler takes an [`Operation`], but its request has none. This is an error of the service, so the client gets a 500.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[error(
-    "the handler takes an `Operation`, but its request has none: put `IdempotencyLayer` around the router, with a policy that lists the method and has `KeyRule::Required`, or take `Option<Operation>`"
+    "the handler takes an `Operation`, but its request has none: put `IdempotencyLayer` around the router, with a policy that lists the method and has `KeyRule::Required`; where the route only observes, or has `StoreDown::Pass`, take `Option<Operation>`"
 )]
 pub struct NoOperation;
 

@@ -5,7 +5,7 @@ use axum::body::Body;
 use axum::routing::post;
 use http::{Request, Response};
 use http_body_util::BodyExt as _;
-use onceward::http::{IdempotencyLayer, Policy};
+use onceward::http::{IdempotencyLayer, Mode, Policy};
 use onceward::{Fence, Operation};
 use tower::ServiceExt as _;
 
@@ -55,4 +55,12 @@ async fn a_handler_that_needs_an_operation_is_not_run_without_one() {
         assert_eq!(problem["status"], 500, "{body}");
         assert_eq!(answer(&app, "/may", key).await.1, "unprotected");
     }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_handler_on_a_route_that_only_observes_takes_an_operation_where_there_is_one() {
+    let World { engine, scope, routes, .. } = world(Policy::new().mode(Mode::Observe)).await;
+    let app = router().layer(IdempotencyLayer::new(engine, scope, routes).unwrap());
+    assert_eq!(answer(&app, "/may", Some("k")).await.1, "unprotected");
+    assert_eq!(answer(&app, "/needs", Some("l")).await.0.status(), 500);
 }
