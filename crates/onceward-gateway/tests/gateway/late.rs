@@ -53,8 +53,10 @@ async fn an_owner_that_finishes_after_a_verdict_and_a_second_execution_changes_n
     let entries = ledger.entries();
     assert_eq!(entries[0].operation, entries[1].operation);
     assert_ne!(entries[0].fence, entries[1].fence);
-    gateway.until_metric("api_idempotency_fenced_total", 1.0).await;
-    gateway.until_metric("api_idempotency_contradiction_total", 1.0).await;
+    for name in ["api_idempotency_fenced_total", "api_idempotency_contradiction_total"] {
+        gateway.until_metric(name, 1.0).await;
+        assert_eq!(gateway.metric_or_zero(name).await, 1.0, "{name} is counted once");
+    }
 }
 
 #[tokio::test]
