@@ -41,6 +41,7 @@ pub mod key;
 pub mod machine;
 mod memory;
 pub mod outcome;
+pub mod receipts;
 pub mod record;
 mod scope;
 mod secret;
