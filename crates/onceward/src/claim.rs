@@ -5,7 +5,7 @@ use std::fmt;
 use std::time::Duration;
 
 pub use crate::entropy::OwnerToken;
-use crate::record::{OnLapse, Subject, Terms, cut};
+use crate::record::{OnLapse, Receipts, Subject, Terms, cut};
 use crate::{Fingerprint, Key, Scope};
 
 /// A request to do a piece of work once: a key in a scope, with a fingerprint of the work.
@@ -24,6 +24,7 @@ pub struct Claim {
     pub(crate) route: Cow<'static, str>,
     pub(crate) request: Option<ShownRequest>,
     pub(crate) terms: Terms,
+    pub(crate) receipts: Receipts,
     pub(crate) owner: Option<OwnerToken>,
     pub(crate) timing: Timing,
 }
@@ -64,6 +65,8 @@ pub(crate) struct Timing {
     pub attach: Duration,
     /// How long until the outcome of this execution counts as unknown.
     pub timeout: Duration,
+    /// How long a find waits after that timeout, because the work may still go on.
+    pub resume_after: Duration,
 }
 
 /// Why a claim's settings are refused.
@@ -116,14 +119,20 @@ impl Claim {
 
     /// Asks for work to be done once under this key, on the default [`Terms`].
     pub fn new(scope: Scope, key: Key, fingerprint: Fingerprint) -> Self {
-        let timing = Timing { attach: Duration::ZERO, timeout: Duration::from_secs(30) };
+        let terms = Terms::default();
+        let timing = Timing {
+            attach: Duration::ZERO,
+            timeout: Duration::from_secs(30),
+            resume_after: terms.lease,
+        };
         Self {
             scope,
             key,
             fingerprint,
             route: Cow::Borrowed("default"),
             request: None,
-            terms: Terms::default(),
+            terms,
+            receipts: Receipts::None,
             owner: None,
             timing,
         }
@@ -179,6 +188,12 @@ impl Claim {
         Ok(self)
     }
 
+    /// Declares whether the work commits a receipt row in its own database. Then only a void of that row releases what was begun.
+    pub fn receipts(mut self, receipts: Receipts) -> Self {
+        self.receipts = receipts;
+        self
+    }
+
     /// Names the owner, so that a caller that lost the answer is recognised when it claims again. Only
     /// [`Engine::claim`](crate::Engine::claim) uses it.
     ///
@@ -201,6 +216,14 @@ impl Claim {
     pub fn timeout(mut self, timeout: Duration) -> Result<Self, ClaimError> {
         check_timeout(timeout)?;
         self.timing.timeout = timeout;
+        Ok(self)
+    }
+
+    /// After its timeout, work that goes on is left alone for this long before its outcome is found out. Only
+    /// [`Engine::run`](crate::Engine::run) uses it.
+    pub fn resume_after(mut self, pause: Duration) -> Result<Self, ClaimError> {
+        check_resume_after(pause)?;
+        self.timing.resume_after = pause;
         Ok(self)
     }
 }
@@ -232,6 +255,10 @@ pub(crate) fn check_route(route: &str) -> Result<(), ClaimError> {
 
 pub(crate) fn check_attach(wait: Duration) -> Result<(), ClaimError> {
     within("attach", wait, Duration::ZERO, Claim::MAX_LEASE)
+}
+
+pub(crate) fn check_resume_after(pause: Duration) -> Result<(), ClaimError> {
+    within("resume_after", pause, Duration::ZERO, Claim::MAX_LEASE)
 }
 
 pub(crate) fn check_timeout(timeout: Duration) -> Result<(), ClaimError> {

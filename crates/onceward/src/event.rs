@@ -5,7 +5,8 @@ use std::time::Duration;
 
 use crate::claim::Claim;
 use crate::fingerprint::Difference;
-use crate::outcome::{Outcome, RecoveryPoint, Reply};
+use crate::id::NamespaceHash;
+use crate::outcome::{Outcome, RecoveryPoint, Reply, Void};
 use crate::record::{Fence, Letter, Record, RecordFormat};
 use crate::{Timestamp, entropy::OwnerToken};
 
@@ -32,6 +33,8 @@ pub enum Event<'a> {
         label: &'a str,
         /// The format that new records are written in.
         format: RecordFormat,
+        /// The namespace of the engine that claims.
+        namespace: NamespaceHash,
     },
     /// The completer takes a lapsed operation over, if it may be resumed.
     Resume {
@@ -57,7 +60,7 @@ pub enum Event<'a> {
         /// How it ended.
         outcome: Outcome,
     },
-    /// A webhook or a probe reports that it happened.
+    /// A webhook reports that it happened.
     Evidence {
         /// The tenure that is meant, if that is known.
         fence: Option<Fence>,
@@ -66,14 +69,30 @@ pub enum Event<'a> {
         /// Who reported or decided it.
         by: String,
     },
-    /// A probe was inconclusive.
-    Inconclusive {
-        /// The tenure that is meant, if that is known.
-        fence: Option<Fence>,
-        /// The first pause; each further one is twice as long.
-        backoff: Duration,
-        /// How many probes there are in all.
-        limit: u32,
+    /// A finder begins to ask what became of an unknown operation.
+    Find {
+        /// The tenure that is asked about.
+        fence: Fence,
+        /// How long no other finder asks.
+        hold: Duration,
+        /// Whether it may begin before the find is due.
+        start: FindStart,
+    },
+    /// A finder reports what it found out.
+    Found {
+        /// The tenure that was asked about.
+        fence: Fence,
+        /// What it found out. Without one it could not ask, for this reason.
+        finding: Result<Finding, String>,
+        /// How often, and how soon again, such an operation is asked about.
+        terms: FindTerms,
+        /// Who asked.
+        by: &'a str,
+    },
+    /// Nothing is configured that could find the outcome out.
+    GiveUp {
+        /// How long after it became unknown.
+        after: Duration,
     },
     /// An operator decides an unknown outcome.
     Resolve {
@@ -105,17 +124,76 @@ impl Event<'_> {
     /// event, because the answer is another.
     pub(crate) fn is_about_another(&self, record: &Record) -> bool {
         match self {
-            Self::Evidence { fence, .. } | Self::Inconclusive { fence, .. } | Self::Resolve { fence, .. } => {
+            Self::Evidence { fence, .. } | Self::Resolve { fence, .. } => {
                 fence.is_some_and(|fence| fence != record.fence)
             }
+            Self::Find { fence, .. } => *fence != record.fence,
             Self::Expire { opened, .. } => opened.is_some_and(|opened| opened != record.opened),
             Self::Claim { .. }
             | Self::Resume { .. }
             | Self::Renew { .. }
             | Self::Checkpoint { .. }
             | Self::Settle { .. }
+            // What was found out about an earlier tenure has an event of its own in the machine.
+            | Self::Found { .. }
+            | Self::GiveUp { .. }
             | Self::Sweep { .. } => false,
         }
+    }
+}
+
+/// Whether a find may begin before it is due.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum FindStart {
+    /// Only when it is due, and so by one finder at a time.
+    WhenDue,
+    /// Now: the engine that executed has just seen the execution end, or an operator asks.
+    Now,
+}
+
+/// What a find brought.
+#[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Finding {
+    /// It happened, and this is the answer.
+    Completed(Arc<Reply>),
+    /// It happened, and its answer is not known or cannot be kept. Only a person can go on from there.
+    DoneNotKept(String),
+    /// There is no trace of it. An absence alone releases nothing, because a trace may be late.
+    Absent,
+    /// The fence was raised where the effect would be: what the owner has not committed by now it never will.
+    Voided(Void),
+    /// It cannot be told yet.
+    Inconclusive(String),
+    /// What was found contradicts itself, such as two charges for one operation. No further find would help.
+    Ambiguous(String),
+}
+
+/// How often, and how soon again, an unknown operation is asked about.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct FindTerms {
+    /// Findings that decided nothing until the operation is a dead letter.
+    pub attempts: u32,
+    /// The pause after the first of them. Each further one is twice as long.
+    pub backoff: Duration,
+    /// The longest pause.
+    pub max_backoff: Duration,
+}
+
+impl Default for FindTerms {
+    fn default() -> Self {
+        // With doubling from 5 s to 10 min, twelve finds take about an hour.
+        let (backoff, max_backoff) = (Duration::from_secs(5), Duration::from_secs(10 * 60));
+        Self { attempts: 12, backoff, max_backoff }
+    }
+}
+
+impl FindTerms {
+    setters! {
+        attempts: u32,
+        backoff: Duration,
+        max_backoff: Duration,
     }
 }
 
@@ -167,13 +245,13 @@ pub enum Write {
 pub enum Answer {
     /// To a claim or a completer.
     Decision(Decision),
-    /// To an owner, a find or an operator: the change was made.
+    /// To an owner, a finder or an operator: the change was made.
     Applied,
     /// To an owner: it was settled before, with this reply where it was completed.
     AlreadySettled(Option<Arc<Reply>>),
     /// To an owner whose tenure is over: nothing of its state was changed.
     Fenced,
-    /// To an operator or a find: the record is not, or no longer, in a state where this can be done.
+    /// To an operator or a finder: the record is not, or no longer, in a state where this can be done.
     Conflict,
     /// To the sweeper: the lease had lapsed, and the outcome is unknown or known from evidence now.
     Lapsed,

@@ -180,6 +180,22 @@ pub struct Identity {
     secret: Option<Secret>,
 }
 
+/// A namespace as stores know it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct NamespaceHash([u8; 16]);
+
+impl NamespaceHash {
+    /// A hash that was written down elsewhere.
+    pub const fn from_bytes(bytes: [u8; 16]) -> Self {
+        Self(bytes)
+    }
+
+    /// Its bytes.
+    pub const fn as_bytes(&self) -> &[u8; 16] {
+        &self.0
+    }
+}
+
 /// A namespace, which [`scoped_by`](Self::scoped_by) completes to an [`Identity`].
 #[derive(Debug, Clone, Copy)]
 #[must_use]
@@ -264,10 +280,10 @@ impl Identity {
     }
 
     /// Finds the namespace's entry in a store without writing its name there.
-    pub(crate) fn namespace_hash(&self) -> [u8; 16] {
+    pub(crate) fn namespace_hash(&self) -> NamespaceHash {
         let mut digest = Digest::new(None, "namespace");
         digest.part(self.namespace.as_bytes());
-        first_half(digest.finish())
+        NamespaceHash(first_half(digest.finish()))
     }
 
     /// Equal for equal settings. The secret cannot be derived from it.

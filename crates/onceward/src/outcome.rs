@@ -2,6 +2,7 @@
 
 use std::fmt;
 use std::sync::Arc;
+use std::time::Duration;
 
 use bytes::Bytes;
 use serde::{Deserialize, Serialize};
@@ -119,8 +120,24 @@ pub enum Outcome {
     Completed(Arc<Reply>),
     /// It is proven not to have happened. The words say why, without keys or bodies.
     Retryable(String),
+    /// It was not committed, and never will be: see [`Void`].
+    Voided {
+        /// The void that proves it.
+        void: Void,
+        /// Why the execution ended without an answer, in words without keys or bodies.
+        why: String,
+    },
     /// It may have happened.
     Unknown(Unsure),
+}
+
+/// The fence was raised in the database of the effect, so that no owner below it can commit any more.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Void {
+    /// The fence that stands there now: one above the owner's.
+    pub fence: Fence,
+    /// The last phase that had been committed there.
+    pub point: Option<RecoveryPoint>,
 }
 
 /// Why an outcome is unknown.
@@ -130,6 +147,15 @@ pub struct Unsure {
     pub cause: Cause,
     /// The reason in words, without keys or bodies.
     pub why: String,
+    /// How long finds wait, because the work may still go on.
+    pub find_after: Duration,
+}
+
+impl Unsure {
+    /// For this reason, and may be found out at once.
+    pub fn new(cause: Cause, why: impl Into<String>) -> Self {
+        Self { cause, why: why.into(), find_after: Duration::ZERO }
+    }
 }
 
 impl Outcome {
@@ -142,24 +168,24 @@ impl Outcome {
     pub const fn is_done(&self) -> bool {
         match self {
             Self::Completed(_) => true,
-            Self::Retryable(_) => false,
+            Self::Retryable(_) | Self::Voided { .. } => false,
             Self::Unknown(unsure) => matches!(unsure.cause, Cause::DoneNotKept),
         }
     }
 
     /// The outcome is unknown, because there was no whole answer.
     pub fn lost(why: impl Into<String>) -> Self {
-        Self::Unknown(Unsure { cause: Cause::Lost, why: why.into() })
+        Self::Unknown(Unsure::new(Cause::Lost, why))
     }
 
     /// The outcome is unknown, because the answer itself leaves it open.
     pub fn said_unknown(why: impl Into<String>) -> Self {
-        Self::Unknown(Unsure { cause: Cause::Said, why: why.into() })
+        Self::Unknown(Unsure::new(Cause::Said, why))
     }
 
     /// It happened, and its answer could not be kept: only an operator may release it.
     pub fn done_not_kept(why: impl Into<String>) -> Self {
-        Self::Unknown(Unsure { cause: Cause::DoneNotKept, why: why.into() })
+        Self::Unknown(Unsure::new(Cause::DoneNotKept, why))
     }
 }
 

@@ -19,8 +19,7 @@ pub(super) fn read(rest: &[u8]) -> Result<Record, Unreadable> {
         return Err(Unreadable::Foreign { what: "envelope", number: envelope.into() });
     }
     let record: Record = whole(fields)?;
-    match record.extensions.iter().find(|extension| extension.critical) {
-        // This version knows no extension yet, so every critical one is unknown to it.
+    match record.extensions.iter().find(|extension| extension.critical && !extension.is_known()) {
         Some(extension) => Err(Unreadable::Foreign { what: "extension", number: extension.tag }),
         None => Ok(record),
     }

@@ -176,7 +176,8 @@ impl Inner {
 
     /// The event of a claim whose write is not carried out.
     pub(super) fn read_only_claim<'a>(&self, claim: &'a Claim, owner: OwnerToken) -> Event<'a> {
-        Event::Claim { claim, owner, label: "", format: self.record_format }
+        let (format, namespace) = (self.record_format, self.namespace);
+        Event::Claim { claim, owner, label: "", format, namespace }
     }
 
     pub(super) fn check_accepting(&self) -> Result<(), EngineError> {
@@ -206,7 +207,8 @@ impl Inner {
         let now = self.store_clock.read();
         let since_claim = Stopwatch::start(now);
         let label = self.identity.label(id, &claim.key);
-        let event = Event::Claim { claim, owner, label: &label, format: self.record_format };
+        let (format, namespace) = (self.record_format, self.namespace);
+        let event = Event::Claim { claim, owner, label: &label, format, namespace };
         let patience = Patience::of_claim(now, self.limits.claim_patience);
         // An owner that was named by its caller may claim again, and is recognised then. One that this engine named may not.
         let give_back = |lost| {

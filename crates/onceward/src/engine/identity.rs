@@ -89,7 +89,7 @@ fn identities(known: &[u8]) -> impl Iterator<Item = &[u8]> {
 
 /// The entry of an identity's namespace.
 fn entry_of<'a>(known: &'a [u8], identity: &Identity) -> Option<&'a [u8]> {
-    let name = identity.namespace_hash();
+    let name = *identity.namespace_hash().as_bytes();
     identities(known).find(|entry| entry[..16] == name)
 }
 
@@ -159,7 +159,7 @@ fn admit(
     identity: &Identity,
     change: IdentityChange,
 ) -> Result<Option<Vec<u8>>, IdentityRefused> {
-    let (name, verifier) = (identity.namespace_hash(), identity.verifier());
+    let (name, verifier) = (*identity.namespace_hash().as_bytes(), identity.verifier());
     let namespace = || identity.namespace().to_owned();
     let position = known.chunks_exact(ENTRY_BYTES).position(|entry| entry[..16] == name);
     let mut next = known.to_vec();

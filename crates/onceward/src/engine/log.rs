@@ -151,7 +151,7 @@ fn fenced(about: About<'_>, event: &Event<'_>) {
     let outcome = match outcome {
         Outcome::Completed(_) => "completed",
         Outcome::Retryable(_) => "retryable",
-        Outcome::Unknown(_) => return,
+        Outcome::Voided { .. } | Outcome::Unknown(_) => return,
     };
     line!(
         warn,
@@ -170,9 +170,10 @@ fn fenced(about: About<'_>, event: &Event<'_>) {
 fn author<'a>(event: &'a Event<'_>) -> &'a str {
     match event {
         Event::Evidence { by, .. } | Event::Resolve { by, .. } => by,
+        Event::Found { by, .. } => by,
         Event::Settle { .. } | Event::Renew { .. } | Event::Checkpoint { .. } => "the execution itself",
         Event::Claim { .. } | Event::Resume { .. } => "evidence that a retry met",
-        Event::Inconclusive { .. } => "reconciliation",
+        Event::Find { .. } | Event::GiveUp { .. } => "reconciliation",
         Event::Expire { .. } => "an operator",
         Event::Sweep { .. } => "evidence that the sweeper met",
     }
@@ -187,7 +188,9 @@ fn reason<'a>(event: &'a Event<'_>) -> Option<&'a str> {
         | Event::Checkpoint { .. }
         | Event::Claim { .. }
         | Event::Resume { .. }
-        | Event::Inconclusive { .. }
+        | Event::Find { .. }
+        | Event::Found { .. }
+        | Event::GiveUp { .. }
         | Event::Expire { .. }
         | Event::Sweep { .. } => None,
     }
@@ -230,7 +233,7 @@ pub(super) fn not_stored(about: About<'_>, error: &EngineError) {
 pub(super) fn never_stored(about: About<'_>, outcome: &Outcome, error: &EngineError) {
     let (outcome, why) = match outcome {
         Outcome::Completed(_) => ("completed", None),
-        Outcome::Retryable(why) => ("retryable", Some(why.as_str())),
+        Outcome::Retryable(why) | Outcome::Voided { why, .. } => ("retryable", Some(why.as_str())),
         Outcome::Unknown(Unsure { why, .. }) => ("unknown", Some(why.as_str())),
     };
     line!(

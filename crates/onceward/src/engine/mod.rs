@@ -28,6 +28,7 @@ mod options;
 mod outage;
 #[cfg(feature = "http")]
 mod pass_through;
+pub mod reconcile;
 mod reservation;
 mod running;
 mod shared_cache;
@@ -42,7 +43,7 @@ use std::time::Duration;
 use tokio::sync::{Semaphore, watch};
 
 pub use self::identity::{IdentityRefused, Recognition};
-pub use self::observe::{Observation, Observer};
+pub use self::observe::{FindResult, Observation, Observer};
 pub use self::operate::{By, Operated, Resolve, Settled};
 pub use self::operation::{Operation, Tenure};
 pub use self::options::{EngineBuilder, IdentityChange, Limits, OptionsError, Sweeping};
@@ -58,6 +59,7 @@ use self::clock::StoreClock;
 use self::identity::{Asked, Recognised};
 use self::lost_claims::LostClaims;
 use self::outage::Outages;
+use self::reconcile::{Finders, StoreName};
 #[cfg(feature = "http")]
 pub(crate) use self::pass_through::Entry as PassThroughEntry;
 #[cfg(feature = "http")]
@@ -68,6 +70,7 @@ use crate::event::Refusal;
 use crate::outcome::{Outcome, Reply};
 use crate::store::{Store, StoreError};
 use crate::time::{Clock, instant};
+use crate::id::NamespaceHash;
 use crate::{Identity, Key, RecordId, Scope, Timestamp, record::RecordFormat};
 
 /// Makes work happen once. Cheap to clone; all clones are one engine.
@@ -140,6 +143,7 @@ pub struct Engine {
 struct Inner {
     store: Arc<dyn Store>,
     identity: Identity,
+    namespace: NamespaceHash,
     instance: Instance,
     limits: Limits,
     sweeping: Sweeping,
@@ -151,6 +155,9 @@ struct Inner {
     cache: Cache,
     shared_cache: Option<SharedCacheClient>,
     running: Arc<LocalExecutions>,
+    /// The finds of this process, for callers that wait.
+    finding: Arc<LocalExecutions>,
+    finders: Finders,
     #[cfg(feature = "http")]
     pass_through: Arc<PassThrough>,
     executions: Arc<Semaphore>,
@@ -206,6 +213,14 @@ pub enum OpenError {
     /// The engine could not get a random name.
     #[error(transparent)]
     Entropy(#[from] EntropyUnavailable),
+    /// The reconciler refuses this store.
+    #[error("unknown outcomes of this store cannot be found out: {0}")]
+    Reconciler(String),
+    /// The records are in a format that does not name the window of an operation.
+    #[error(
+        "unknown outcomes are found out only where records are written in format 2, and this store has format 1: set the record format to 2 once every engine on it reads that, or leave the reconciler out"
+    )]
+    FormatOne,
 }
 
 /// Why an engine could not decide about a claim. Nothing was executed, unless the runtime itself was torn down under
@@ -297,9 +312,16 @@ impl EngineBuilder {
         let sent = instant();
         let asked = Asked { change: self.identity_change, format: self.record_format };
         let Recognised { now, since, format } = identity::verify(&*self.store, &identity, asked).await?;
+        if let Some(reconciler) = &self.reconciler {
+            if format < RecordFormat::Two {
+                return Err(OpenError::FormatOne);
+            }
+            reconciler.bind(&StoreName::first_used(since)).await.map_err(OpenError::Reconciler)?;
+        }
         let limits = self.limits;
         let inner = Inner {
             store: self.store,
+            namespace: identity.namespace_hash(),
             identity,
             sweeping: self.sweeping,
             observer: self.observer,
@@ -312,6 +334,8 @@ impl EngineBuilder {
                 .shared_cache
                 .map(|cache| SharedCacheClient::start(cache, limits.cache_revalidate, since)),
             running: LocalExecutions::new(instance.name()),
+            finding: LocalExecutions::new(instance.name()),
+            finders: Finders::new(self.reconciler, self.reconciling),
             #[cfg(feature = "http")]
             pass_through: PassThrough::new(instance.name()),
             executions: Arc::new(Semaphore::new(limits.executions.min(Semaphore::MAX_PERMITS))),
@@ -327,6 +351,7 @@ impl EngineBuilder {
         inner.instance.count_from(now.as_micros());
         let engine = Engine { inner: Arc::new(inner) };
         sweep::start(&engine.inner);
+        reconcile::start(&engine.inner);
         Ok(engine)
     }
 }
@@ -374,7 +399,7 @@ impl Engine {
         let mut known = None;
         loop {
             // Looked up before the claim, so that an execution that ends in between is not missed.
-            let running = inner.running.attach(id);
+            let running = inner.running.attach(id).or_else(|| inner.finding.attach(id));
             // A first claim writes first; one that has waited expects a record, and reads.
             let first = if waiting.is_none() { Start::Absent } else { Start::Load };
             let (refusal, returned) = match (inner.start(id, &claim, work, first).await, known) {
@@ -383,14 +408,14 @@ impl Engine {
                 (Err(error), None) => return Err(error),
                 // Another execution was seen. A caller that goes on without a store must not conclude that there is none.
                 (Err(_), Some(refusal)) => {
-                    inner.observe(&claim.route, id, Observation::InProgress);
+                    inner.observe_gave_up_waiting(&claim.route, id, &refusal);
                     return Ok((Ran::Refused(refusal), WorkValue::NotRun));
                 }
             };
             work = returned;
             let remaining = deadline.saturating_duration_since(instant());
             if remaining == Duration::ZERO {
-                inner.observe(&claim.route, id, Observation::InProgress);
+                inner.observe_gave_up_waiting(&claim.route, id, &refusal);
                 return Ok((Ran::Refused(refusal), WorkValue::NotRun));
             }
             known = Some(refusal);

@@ -7,7 +7,7 @@ use super::Inner;
 use super::apply::{Report, Wrote};
 use super::operate::{By, Settled};
 use crate::RecordId;
-use crate::event::{Answer, Decision, Event, Notice, Refusal};
+use crate::event::{Answer, Decision, Event, Finding, Notice, Refusal};
 use crate::record::{State, StateKind};
 
 /// Receives every observation of an engine. It must not block. The engine itself logs what an operator must know.
@@ -43,6 +43,8 @@ pub enum Observation {
     DeadLettered,
     /// An owner whose tenure is over tried to write.
     Fenced,
+    /// A find ended.
+    Found(FindResult),
     /// A lease had lapsed.
     Lapsed,
     /// A record past its window was swept.
@@ -85,6 +87,63 @@ pub enum Observation {
     SuspiciousKey,
 }
 
+/// What a find brought, for counters.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum FindResult {
+    /// It had happened.
+    Completed,
+    /// It had happened, and its answer is not known or cannot be kept.
+    DoneNotKept,
+    /// There was no trace of it.
+    Absent,
+    /// Its owner had not committed it, and cannot any more.
+    Voided,
+    /// It could not be told yet.
+    Inconclusive,
+    /// What was found contradicts itself.
+    Ambiguous,
+    /// The service or the database could not be asked.
+    NotAsked,
+}
+
+impl FindResult {
+    /// Every result.
+    pub const ALL: [Self; 7] = [
+        Self::Completed,
+        Self::DoneNotKept,
+        Self::Absent,
+        Self::Voided,
+        Self::Inconclusive,
+        Self::Ambiguous,
+        Self::NotAsked,
+    ];
+
+    pub(super) const fn of(found: &Result<Finding, String>) -> Self {
+        match found {
+            Ok(Finding::Completed(_)) => Self::Completed,
+            Ok(Finding::DoneNotKept(_)) => Self::DoneNotKept,
+            Ok(Finding::Absent) => Self::Absent,
+            Ok(Finding::Voided(_)) => Self::Voided,
+            Ok(Finding::Inconclusive(_)) => Self::Inconclusive,
+            Ok(Finding::Ambiguous(_)) => Self::Ambiguous,
+            Err(_) => Self::NotAsked,
+        }
+    }
+
+    /// The name for logs and metric labels.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Completed => "completed",
+            Self::DoneNotKept => "done_not_kept",
+            Self::Absent => "absent",
+            Self::Voided => "voided",
+            Self::Inconclusive => "inconclusive",
+            Self::Ambiguous => "ambiguous",
+            Self::NotAsked => "not_asked",
+        }
+    }
+}
+
 /// Ignores every observation.
 impl Observer for () {
     fn observe(&self, _: &str, _: RecordId, _: Observation) {}
@@ -121,12 +180,21 @@ impl Inner {
             | Event::Checkpoint { .. }
             | Event::Settle { .. }
             | Event::Evidence { .. }
-            | Event::Inconclusive { .. }
+            | Event::Find { .. }
+            | Event::Found { .. }
+            | Event::GiveUp { .. }
             | Event::Resolve { .. }
             | Event::Expire { .. }
             | Event::Sweep { .. } => Observation::AmbiguousWrite,
         };
         self.observe("", id, what);
+    }
+
+    /// A caller waited for another execution, or for a find, for as long as it may. An unknown outcome was counted already.
+    pub(super) fn observe_gave_up_waiting(&self, route: &str, id: RecordId, refusal: &Refusal) {
+        if let Refusal::InProgress { .. } = refusal {
+            self.observe(route, id, Observation::InProgress);
+        }
     }
 
     /// Calls the observer. A panic of it must not lose an answer that is already durable.

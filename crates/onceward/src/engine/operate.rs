@@ -1,7 +1,6 @@
 //! What owners in other processes, reconciliation and operators can do to an operation by its id.
 
 use std::sync::Arc;
-use std::time::Duration;
 
 use super::apply::{Applied, Patience, Start, StoredRecord};
 use super::claiming::promised;
@@ -10,7 +9,7 @@ use super::outage::Call;
 use super::{Engine, EngineError, Inner, Ran, log};
 use crate::claim::Claim;
 use crate::codec::Unreadable;
-use crate::event::{Answer, Decision, Event, Resolution, Write};
+use crate::event::{Answer, Decision, Event, FindTerms, Finding, Resolution, Write};
 use crate::outcome::{Outcome, RecoveryPoint, Reply};
 use crate::record::{Fence, Record, State};
 use crate::store::{Page, Scan, Seen, Stamped, StoreError, Swapped, Version};
@@ -145,16 +144,19 @@ impl Engine {
         self.inner.operate(id, &Event::Evidence { fence, reply, by: by.to_owned() }).await.map(Operated::of)
     }
 
-    /// Records that a find was inconclusive. The next one is due after the backoff. After `limit` finds there is none, and
-    /// the outcome waits for an operator.
+    /// Records that a find by other means than this engine's [`Reconciler`](super::reconcile::Reconciler) could not tell what
+    /// happened. The next find is due after a pause. After `terms.attempts` of them there is none, and the outcome waits for a
+    /// person.
     pub async fn inconclusive(
         &self,
         id: RecordId,
-        fence: Option<Fence>,
-        backoff: Duration,
-        limit: u32,
+        fence: Fence,
+        terms: FindTerms,
+        why: &str,
     ) -> Result<Operated, EngineError> {
-        self.inner.operate(id, &Event::Inconclusive { fence, backoff, limit }).await.map(Operated::of)
+        let finding = Ok(Finding::Inconclusive(why.to_owned()));
+        let event = Event::Found { fence, finding, terms, by: "a find" };
+        self.inner.operate(id, &event).await.map(Operated::of)
     }
 
     /// Decides an unknown outcome. A damaged record is replaced by the verdict, so that its key is answered again.
@@ -239,7 +241,7 @@ impl Inner {
         Err(StoreError::Refused { reason })
     }
 
-    fn check_size(&self, reply: &Reply) -> Result<(), EngineError> {
+    pub(super) fn check_size(&self, reply: &Reply) -> Result<(), EngineError> {
         let (found, limit) = (reply.bytes(), self.limits.reply_bytes);
         if found > limit { Err(EngineError::ReplyTooLarge { found, limit }) } else { Ok(()) }
     }

@@ -7,7 +7,8 @@ use std::time::Duration;
 use super::apply::{Applied, Failed, Patience, Start, StoredRecord};
 use super::operate::{By, Settled, settled};
 use super::{EngineError, Inner, log};
-use crate::event::{Answer, Event, Moment, Refusal};
+use super::observe::{FindResult, Observation};
+use crate::event::{Answer, Event, Finding, Moment, Refusal};
 use crate::outcome::{Outcome, RecoveryPoint};
 use crate::record::{Fence, Record};
 use crate::time::Stopwatch;
@@ -95,6 +96,19 @@ impl Operation {
         Ok(Tenure::of(&answer))
     }
 
+    /// Asks the engine's [`Reconciler`](super::reconcile::Reconciler) what became of this operation, now that its execution has
+    /// ended without a usable answer. The owner settles with what this brings.
+    pub async fn find(&self) -> Result<Finding, String> {
+        let OperationState { engine, id, .. } = &*self.0;
+        let record = self.stored_record().record;
+        let Some(reconciler) = engine.finders.reconciler() else {
+            return Err("the engine has no reconciler".to_owned());
+        };
+        let found = engine.ask_reconciler(&**reconciler, *id, record.clone()).await;
+        engine.observe(&record.subject.route, *id, Observation::Found(FindResult::of(&found)));
+        found
+    }
+
     pub(super) async fn settle(&self, outcome: Outcome, patience: Duration) -> Result<Settled, EngineError> {
         let event = Event::Settle { fence: self.0.fence, outcome: outcome.clone() };
         let (answer, stored) = self.apply(&event, patience).await.map_err(|failed| failed.error)?;
@@ -162,6 +176,11 @@ impl Operation {
     /// How long this tenure lasts without being renewed.
     pub(super) fn lease(&self) -> Duration {
         self.read(|record| record.terms.lease)
+    }
+
+    /// The record as this tenure last saw it.
+    pub(super) fn stored_record(&self) -> StoredRecord {
+        self.stored().clone()
     }
 
     // A panic while the lock is held cannot leave half a record, because it is replaced as a whole.

@@ -5,6 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::observe::Observer;
+use super::reconcile::{Reconciler, Reconciling};
 use super::shared_cache::SharedCache;
 use crate::entropy::Instance;
 use crate::event::{Event, Expiry, Moment, Step};
@@ -28,6 +29,8 @@ pub struct EngineBuilder {
     pub(super) machine: Machine,
     pub(super) shared_cache: Option<Arc<dyn SharedCache>>,
     pub(super) record_format: Option<RecordFormat>,
+    pub(super) reconciler: Option<Arc<dyn Reconciler>>,
+    pub(super) reconciling: Reconciling,
 }
 
 impl fmt::Debug for EngineBuilder {
@@ -54,6 +57,8 @@ impl EngineBuilder {
             machine: Arc::new(machine::step),
             shared_cache: None,
             record_format: None,
+            reconciler: None,
+            reconciling: Reconciling::default(),
         }
     }
 
@@ -105,6 +110,18 @@ impl EngineBuilder {
     /// an older format, and an engine that cannot read one fails closed for that record.
     pub fn record_format(mut self, format: RecordFormat) -> Self {
         self.record_format = Some(format);
+        self
+    }
+
+    /// Sets what finds unknown outcomes out. Without it, they wait for their late owner, a webhook or a person.
+    pub fn reconciler(mut self, reconciler: Arc<dyn Reconciler>) -> Self {
+        self.reconciler = Some(reconciler);
+        self
+    }
+
+    /// Sets when, and by how many finders at once, unknown outcomes are found out.
+    pub fn reconciling(mut self, reconciling: Reconciling) -> Self {
+        self.reconciling = reconciling;
         self
     }
 
@@ -266,13 +283,14 @@ impl Sweeping {
 
 impl EngineBuilder {
     pub(super) fn check(&self) -> Result<(), OptionsError> {
-        let (limits, sweeping) = (&self.limits, &self.sweeping);
+        let (limits, sweeping, reconciling) = (&self.limits, &self.sweeping, &self.reconciling);
         for (setting, value) in [
             ("executions", limits.executions),
             ("attached", limits.attached),
             ("lost_claims", limits.lost_claims),
             ("reply_bytes", limits.reply_bytes),
             ("batch", sweeping.batch),
+            ("finders", reconciling.finders),
         ] {
             if value == 0 {
                 return Err(OptionsError::Zero { setting });
@@ -287,6 +305,9 @@ impl EngineBuilder {
             ("leases_every", sweeping.leases_every),
             ("expired_every", sweeping.expired_every),
             ("pause", sweeping.pause),
+            ("every", reconciling.every),
+            ("find_timeout", reconciling.find_timeout),
+            ("give_up_after", reconciling.give_up_after),
         ] {
             if value < Limits::MIN_PAUSE || value > Limits::MAX_PATIENCE {
                 return Err(OptionsError::Duration { setting, value });

@@ -22,6 +22,7 @@ use crate::RecordId;
 use crate::claim::Claim;
 use crate::event::Refusal;
 use crate::outcome::{Outcome, Unsure};
+use crate::record::{Cause, Letter, Receipts};
 use crate::store::StoreError;
 use crate::time::{Instant, instant, sleep};
 
@@ -58,11 +59,13 @@ impl Inner {
                     let (local_tenure, wake) = inner.running.begin(id);
                     inner.execute(&operation, &claim, work, (wake, answer)).await;
                     drop(local_tenure);
+                    // The work has been dropped by now, and its connection with it.
+                    inner.find_soon(id, operation.stored_record()).await;
                 }
                 Ok(Claimed::Replay { reply, expires_at }) => {
                     send(answer, Ok(without_work(Ran::Replayed { reply, expires_at })));
                 }
-                Ok(Claimed::Refused(refusal @ Refusal::InProgress { .. })) => {
+                Ok(Claimed::Refused(refusal)) if inner.may_end_soon(id, &refusal) => {
                     send(answer, Ok(ControlFlow::Continue((refusal, work))));
                 }
                 Ok(Claimed::Refused(refusal)) => send(answer, Ok(without_work(Ran::Refused(refusal)))),
@@ -119,19 +122,41 @@ impl Inner {
     /// Settles and answers. An outcome that could not be stored in time is tried again after the answer, because it must not be
     /// lost.
     async fn finish<W, T>(
-        &self,
+        self: &Arc<Self>,
         operation: &Operation,
         claim: &Claim,
         (outcome, value): (Outcome, WorkValue<T>),
         (wake, answer): (WakeOnDrop, AnswerSender<W, T>),
     ) {
+        let (outcome, finder) = self.hold_for_finder(operation, outcome);
         let ran = self.settle(operation, claim, outcome.clone()).await;
-        let unsettled =
-            matches!((&ran, &outcome), (Ran::Unknown(_), Outcome::Completed(_) | Outcome::Retryable(_)));
+        let unsettled = match (&ran, &outcome) {
+            (Ran::Unknown(_), Outcome::Completed(_) | Outcome::Retryable(_) | Outcome::Voided { .. }) => true,
+            (_, Outcome::Unknown(_)) => false,
+            (
+                Ran::Executed { .. } | Ran::Replayed { .. } | Ran::Refused(_) | Ran::Retryable(_),
+                Outcome::Completed(_) | Outcome::Retryable(_) | Outcome::Voided { .. },
+            ) => false,
+        };
+        // Begun before attached callers are woken, so that they wait for it too.
+        if let Some(finder) = finder {
+            self.find_held(finder, operation.id(), operation.stored_record());
+        }
         drop(wake);
         send(answer, Ok(ControlFlow::Break((ran, value))));
         if unsettled && self.settle_late(operation, outcome).await == StoredLate::Yes {
             operation.log(log::stored_late);
+        }
+    }
+
+    /// Whether a caller that may wait does so: for another execution, or for a find of this process.
+    fn may_end_soon(&self, id: RecordId, refusal: &Refusal) -> bool {
+        match refusal {
+            Refusal::InProgress { .. } => true,
+            Refusal::Unknown { letter: Letter::Live, .. } => self.finding.attach(id).is_some(),
+            Refusal::Unknown { letter: Letter::Dead, .. } | Refusal::Mismatch(_) | Refusal::Incomparable => {
+                false
+            }
         }
     }
 
@@ -170,7 +195,12 @@ impl Inner {
     ) where
         F: Future<Output = Result<(Outcome, T), Box<dyn Any + Send>>>,
     {
-        let ran = self.settle(operation, claim, Outcome::lost(why)).await;
+        let mut unsure = Unsure::new(Cause::Lost, why);
+        if claim.receipts == Receipts::Kept {
+            // A void would keep the work from committing, and it may still be going on.
+            unsure.find_after = claim.timing.resume_after;
+        }
+        let ran = self.settle(operation, claim, Outcome::Unknown(unsure)).await;
         drop(wake);
         send(answer, Ok(ControlFlow::Break((ran, WorkValue::Unfinished))));
         tokio::select! {
@@ -184,7 +214,7 @@ impl Inner {
         }
     }
 
-    async fn stopped(&self) {
+    pub(super) async fn stopped(&self) {
         // The sender is a field of `self`, so the channel is not closed here.
         let stopped = self.stop.subscribe().wait_for(|stage| *stage == Stage::Stopped).await.is_ok();
         debug_assert!(stopped, "the channel was closed before the engine");
@@ -199,20 +229,30 @@ impl Inner {
                     self.limits.reply_bytes
                 ))
             }
-            Outcome::Completed(_) | Outcome::Retryable(_) | Outcome::Unknown(_) => outcome,
+            Outcome::Completed(_)
+            | Outcome::Retryable(_)
+            | Outcome::Voided { .. }
+            | Outcome::Unknown(_) => outcome,
         }
     }
 
     /// Settles, and makes the caller's answer from the record in the store.
-    async fn settle(&self, operation: &Operation, claim: &Claim, outcome: Outcome) -> Ran {
+    async fn settle(self: &Arc<Self>, operation: &Operation, claim: &Claim, outcome: Outcome) -> Ran {
         let why = match &outcome {
             Outcome::Completed(_) => String::new(),
-            Outcome::Retryable(why) | Outcome::Unknown(Unsure { why, .. }) => why.clone(),
+            Outcome::Retryable(why) | Outcome::Voided { why, .. } | Outcome::Unknown(Unsure { why, .. }) => {
+                why.clone()
+            }
         };
         let (done, released) = (outcome.is_done(), matches!(outcome, Outcome::Retryable(_)));
+        let checked = claim.receipts == Receipts::Kept
+            && matches!(&outcome, Outcome::Completed(reply) if (200..300).contains(&reply.status));
         let settled = operation.settle(outcome, self.limits.settle_patience).await;
         if let Ok(settled) = &settled {
             self.observe_settled(&claim.route, operation.id(), settled);
+        }
+        if let (Ok(Settled::Completed { by: By::This, .. }), true) = (&settled, checked) {
+            self.check_receipt(operation.id(), operation.stored_record().record);
         }
         match settled {
             Ok(Settled::Completed { reply, expires_at, by: By::This }) => Ran::Executed { reply, expires_at },

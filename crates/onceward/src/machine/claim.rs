@@ -5,6 +5,7 @@ use super::verdict::overruled;
 use crate::claim::Claim;
 use crate::event::{Answer, Decision, Moment, Notice, Refusal, Step, Write, keep, noticed, put};
 use crate::fingerprint::Comparison;
+use crate::id::NamespaceHash;
 use crate::outcome::{Evidence, RecoveryPoint, Unsure};
 use crate::record::{Cause, Doubt, Fence, LAPSED, Letter, Record, RecordFormat, State};
 use crate::{Timestamp, entropy::OwnerToken};
@@ -15,6 +16,7 @@ pub(super) struct Claimant<'a> {
     pub owner: OwnerToken,
     pub label: &'a str,
     pub format: RecordFormat,
+    pub namespace: NamespaceHash,
 }
 
 pub(super) fn claimed(record: Option<&Record>, at: Moment, claimant: &Claimant<'_>) -> Step {
@@ -77,7 +79,7 @@ fn released(record: &Record, at: Moment, claimant: &Claimant<'_>) -> Step {
         (None, Some(Doubt { cause, .. }), _) => {
             let why = "it was released, and an earlier attempt says that the work was done".to_owned();
             let mut next = Box::new(record.clone());
-            next.lose(at, Letter::Live, &Unsure { cause, why });
+            next.lose(at, Letter::Live, &Unsure::new(cause, why));
             let answer = Answer::Decision(Decision::Refuse(next.refusal(at)));
             Step { write: Write::Put(next), answer, notice: Some(Notice::Contradiction) }
         }
@@ -135,8 +137,8 @@ pub(super) fn take_over_lapsed(
 }
 
 fn execute(record: Option<&Record>, at: Moment, claimant: &Claimant<'_>) -> Step {
-    let Claimant { claim, owner, label, format } = *claimant;
-    let next = Record::claimed(record, at, claim, owner, label, format);
+    let Claimant { claim, owner, label, format, namespace } = *claimant;
+    let next = Record::claimed(record, at, claim, owner, label, format, namespace);
     Step { write: Write::Put(Box::new(next)), answer: Answer::Decision(Decision::Execute), notice: None }
 }
 

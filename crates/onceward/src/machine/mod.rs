@@ -8,39 +8,43 @@
 //!
 //! - `claim.rs`: a request, or a completer, wants the work done;
 //! - `tenure.rs`: the owner renews, checkpoints or settles;
-//! - `verdict.rs`: evidence, probes and operators determine an outcome;
+//! - `find.rs`: an unknown outcome is asked about, and what was found out is applied;
+//! - `verdict.rs`: evidence and operators determine an outcome;
 //! - `sweep.rs`: a lease lapses, a window ends.
 
 mod claim;
+mod find;
 mod sweep;
 mod tenure;
 mod verdict;
 
 use self::claim::{Claimant, claimed, resumed};
+use self::find::{find_begun, found, found_late, unfindable};
 use self::sweep::{expired, swept};
-use self::tenure::{renewed, settled};
-use self::verdict::{resolved, testified, unanswered};
+use self::tenure::{checkpointed, renewed, settled};
+use self::verdict::{resolved, testified};
 use crate::event::{Answer, Event, Moment, Notice, Step, keep, noticed};
 use crate::record::Record;
 
 /// What an event does to a record at this moment.
 pub fn step(record: Option<&Record>, at: Moment, event: &Event<'_>) -> Step {
     match (record, event) {
-        (_, Event::Claim { claim, owner, label, format }) => {
-            claimed(record, at, &Claimant { claim, owner: *owner, label, format: *format })
+        (_, Event::Claim { claim, owner, label, format, namespace }) => {
+            let (owner, format, namespace) = (*owner, *format, *namespace);
+            claimed(record, at, &Claimant { claim, owner, label, format, namespace })
         }
         (Some(record), Event::Resume { owner }) => resumed(record, at, *owner),
         (Some(record), Event::Renew { fence }) => renewed(record, *fence, |next| next.extend_lease(at)),
-        (Some(record), Event::Checkpoint { fence, point }) => renewed(record, *fence, |next| {
-            next.extend_lease(at);
-            next.recovery_point = Some(point.clone());
-        }),
+        (Some(record), Event::Checkpoint { fence, point }) => checkpointed(record, at, *fence, point),
         (Some(record), event) if event.is_about_another(record) => keep(Answer::Conflict),
         (Some(record), Event::Settle { fence, outcome }) => settled(record, at, *fence, outcome),
         (Some(record), Event::Evidence { reply, by, .. }) => testified(record, at, reply, by),
-        (Some(record), Event::Inconclusive { backoff, limit, .. }) => {
-            unanswered(record, at, *backoff, *limit)
+        (Some(record), Event::Find { hold, start, .. }) => find_begun(record, at, *hold, *start),
+        (Some(record), Event::Found { fence, finding, .. }) if *fence != record.fence => {
+            found_late(record, at, *fence, finding)
         }
+        (Some(record), Event::Found { finding, terms, by, .. }) => found(record, at, finding, terms, by),
+        (Some(record), Event::GiveUp { after }) => unfindable(record, at, *after),
         (Some(record), Event::Resolve { verdict, by, reason, .. }) => {
             resolved(record, at, verdict, by, reason)
         }
@@ -51,12 +55,13 @@ pub fn step(record: Option<&Record>, at: Moment, event: &Event<'_>) -> Step {
             noticed(keep(Answer::Fenced), Notice::Contradiction)
         }
         (None, Event::Renew { .. } | Event::Checkpoint { .. } | Event::Settle { .. }) => keep(Answer::Fenced),
-        (None, Event::Sweep { .. }) => keep(Answer::Left),
+        (None, Event::Sweep { .. } | Event::GiveUp { .. }) => keep(Answer::Left),
         (
             None,
             Event::Resume { .. }
             | Event::Evidence { .. }
-            | Event::Inconclusive { .. }
+            | Event::Find { .. }
+            | Event::Found { .. }
             | Event::Resolve { .. }
             | Event::Expire { .. },
         ) => keep(Answer::Conflict),

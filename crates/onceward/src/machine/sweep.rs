@@ -5,7 +5,7 @@ use std::time::Duration;
 use super::claim::take_over_lapsed;
 use crate::event::{Answer, Decision, Expiry, Moment, Notice, Step, Write, keep, put};
 use crate::outcome::Unsure;
-use crate::record::{Cause, LAPSED, Letter, OnLapse, Record, State};
+use crate::record::{Cause, LAPSED, Letter, OnLapse, Receipts, Record, State};
 use crate::{Timestamp, entropy::OwnerToken};
 
 pub(super) fn expired(record: &Record, at: Moment, after: Duration) -> Step {
@@ -50,8 +50,9 @@ pub(super) fn lapsed(
         return put(record, answer(Decision::Replay(reply.clone())), |next| next.complete(at, &reply));
     }
     let mut letter = Letter::Live;
-    if let (OnLapse::Resume { attempts, within }, Some(point)) =
-        (record.terms.on_lapse, &record.recovery_point)
+    // Where the work commits receipts, nothing goes on before a void.
+    if let (OnLapse::Resume { attempts, within }, Some(point), Receipts::None) =
+        (record.terms.on_lapse, &record.recovery_point, record.receipts())
     {
         // A lease that ends in the future only looks lapsed: its owner may still be at work.
         let takeable = lease_until <= at.now && lease_until.after(within) > at.now;
@@ -65,7 +66,7 @@ pub(super) fn lapsed(
         }
     }
     let mut next = Box::new(record.clone());
-    next.lose(at, letter, &Unsure { cause: Cause::Lost, why: LAPSED.to_owned() });
+    next.lose(at, letter, &Unsure::new(Cause::Lost, LAPSED));
     let answer = answer(Decision::Refuse(next.refusal(at)));
     Step { write: Write::Put(next), answer, notice: (letter == Letter::Dead).then_some(Notice::DeadLettered) }
 }

@@ -1,9 +1,21 @@
 //! Events of a tenure's owner: renew, checkpoint, settle.
 
+use super::find::voided;
 use super::verdict::overruled;
 use crate::event::{Answer, Moment, Notice, Step, keep, noticed, put};
-use crate::outcome::{Evidence, Outcome};
-use crate::record::{Cause, Fence, Letter, Record, State};
+use crate::outcome::{Evidence, Outcome, RecoveryPoint, Unsure, Void};
+use crate::record::{Cause, Fence, Letter, Receipts, Record, State};
+
+/// A phase was committed. Where the work commits receipts, the receipt row has the phase, and a second place would contradict it.
+pub(super) fn checkpointed(record: &Record, at: Moment, fence: Fence, point: &RecoveryPoint) -> Step {
+    match record.receipts() {
+        Receipts::Kept if record.fence == fence => keep(Answer::Conflict),
+        Receipts::Kept | Receipts::None => renewed(record, fence, |next| {
+            next.extend_lease(at);
+            next.recovery_point = Some(point.clone());
+        }),
+    }
+}
 
 /// Renew and checkpoint: only the owner of a running tenure may.
 pub(super) fn renewed(record: &Record, fence: Fence, change: impl FnOnce(&mut Record)) -> Step {
@@ -19,7 +31,7 @@ pub(super) fn renewed(record: &Record, fence: Fence, change: impl FnOnce(&mut Re
 
 pub(super) fn settled(record: &Record, at: Moment, fence: Fence, outcome: &Outcome) -> Step {
     // Below the void no owner can have committed, so its outcome is ignored.
-    if record.voided.is_some_and(|voided| fence < voided) {
+    if record.is_voided(fence) {
         return keep(Answer::Fenced);
     }
     if record.fence != fence {
@@ -39,6 +51,9 @@ pub(super) fn settled(record: &Record, at: Moment, fence: Fence, outcome: &Outco
         }
         (State::InProgress { .. } | State::Unknown { .. }, Outcome::Retryable(error)) => {
             proven_not_done(record, at, error)
+        }
+        (State::InProgress { .. } | State::Unknown { .. }, Outcome::Voided { void, why }) => {
+            voided_by_owner(record, at, void, why)
         }
         (State::InProgress { .. }, Outcome::Unknown(unsure)) => match record.own_evidence() {
             Some(reply) => {
@@ -60,14 +75,26 @@ pub(super) fn settled(record: &Record, at: Moment, fence: Fence, outcome: &Outco
             })
         }
         (State::Unknown { .. }, Outcome::Unknown(_)) => keep(Answer::Applied),
-        (State::Completed { reply, .. }, Outcome::Retryable(_)) => {
+        (State::Completed { reply, .. }, Outcome::Retryable(_) | Outcome::Voided { .. }) => {
             noticed(keep(Answer::AlreadySettled(Some(reply.clone()))), Notice::Contradiction)
         }
         (State::Completed { reply, .. }, Outcome::Completed(_) | Outcome::Unknown(_)) => {
             keep(Answer::AlreadySettled(Some(reply.clone())))
         }
-        (State::FailedRetryable { .. }, Outcome::Retryable(_) | Outcome::Unknown(_))
+        (State::FailedRetryable { .. }, Outcome::Retryable(_) | Outcome::Voided { .. } | Outcome::Unknown(_))
         | (State::Expired { .. }, _) => keep(Answer::AlreadySettled(None)),
+    }
+}
+
+/// The engine that executed has seen the execution end, and has raised the fence above it.
+fn voided_by_owner(record: &Record, at: Moment, void: &Void, why: &str) -> Step {
+    match (voided(record, at, void, why, "receipt row"), &record.state) {
+        (Ok(step), _) => step,
+        (Err(doubtful), State::InProgress { .. }) => {
+            let unsure = Unsure::new(Cause::Lost, format!("{why}; {doubtful}"));
+            put(record, Answer::Applied, |next| next.lose(at, Letter::Live, &unsure))
+        }
+        (Err(_), _) => keep(Answer::Applied),
     }
 }
 
@@ -89,7 +116,7 @@ fn proven_not_done(record: &Record, at: Moment, error: &str) -> Step {
 
 /// An owner whose tenure is over. If it did the work, that is recorded in addition to the state, and never becomes the
 /// state.
-fn fenced(record: &Record, at: Moment, fence: Fence, outcome: &Outcome) -> Step {
+pub(super) fn fenced(record: &Record, at: Moment, fence: Fence, outcome: &Outcome) -> Step {
     // An earlier window may have been another request, and no tenure has a fence from the future: outcomes under such fences
     // are not about this window.
     let in_window = record.opened <= fence && fence < record.fence;
@@ -102,9 +129,11 @@ fn fenced(record: &Record, at: Moment, fence: Fence, outcome: &Outcome) -> Step 
         (Outcome::Unknown(_), None, _) if in_window && outcome.is_done() => {
             put(record, Answer::Fenced, |next| next.doubt_done(at))
         }
-        (Outcome::Completed(_) | Outcome::Retryable(_) | Outcome::Unknown(_), None, _) => {
-            keep(Answer::Fenced)
-        }
+        (
+            Outcome::Completed(_) | Outcome::Retryable(_) | Outcome::Voided { .. } | Outcome::Unknown(_),
+            None,
+            _,
+        ) => keep(Answer::Fenced),
     };
     // Whether a release declared that the work had not happened: of this execution, of an earlier one (below the origin), or of
     // an earlier tenure (which otherwise would have left doubt).

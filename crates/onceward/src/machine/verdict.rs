@@ -1,11 +1,10 @@
-//! Outcomes from outside the owner: evidence, inconclusive probes, and verdicts.
+//! Outcomes from outside the owner: evidence and verdicts.
 
 use std::sync::Arc;
-use std::time::Duration;
 
 use crate::event::{Answer, Moment, Notice, Resolution, Step, keep, noticed, put};
 use crate::outcome::{Evidence, Reply};
-use crate::record::{Letter, Record, State};
+use crate::record::{Record, State};
 
 pub(super) fn testified(record: &Record, at: Moment, reply: &Arc<Reply>, by: &str) -> Step {
     let complete = |next: &mut Record| {
@@ -23,22 +22,6 @@ pub(super) fn testified(record: &Record, at: Moment, reply: &Arc<Reply>, by: &st
         State::Completed { reply, .. } => keep(Answer::AlreadySettled(Some(reply.clone()))),
         State::Expired { .. } => keep(Answer::Conflict),
     }
-}
-
-/// After so many doublings the pause between probes stays the same.
-const BACKOFF_DOUBLINGS_MAX: u32 = 10;
-
-pub(super) fn unanswered(record: &Record, at: Moment, backoff: Duration, limit: u32) -> Step {
-    let State::Unknown { since, probes, letter: Letter::Live, cause, .. } = record.state else {
-        return keep(Answer::Conflict);
-    };
-    let wait = backoff.saturating_mul(1 << probes.min(BACKOFF_DOUBLINGS_MAX));
-    let probes = probes.saturating_add(1);
-    let letter = if probes >= limit { Letter::Dead } else { Letter::Live };
-    let step = put(record, Answer::Applied, |next| {
-        next.state = State::Unknown { since, due_at: at.now.after(wait), probes, letter, cause };
-    });
-    if letter == Letter::Dead { noticed(step, Notice::DeadLettered) } else { step }
 }
 
 pub(super) fn resolved(record: &Record, at: Moment, verdict: &Resolution, by: &str, reason: &str) -> Step {

@@ -1,6 +1,7 @@
 //! What is remembered about one operation. Records outlive the code that wrote them: a change here is a change of the
 //! stored format, and `codec/` has the tests that say so.
 
+mod extensions;
 mod parts;
 mod queries;
 mod transitions;
@@ -10,6 +11,7 @@ use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
 
+pub use self::extensions::Receipts;
 pub use self::parts::{
     Absence, Cause, Doubt, Entered, Extension, HistoryEntry, Label, LastFinding, Letter, Naming, OnLapse,
     RecordFormat, State, StateKind, Terms,
@@ -38,6 +40,12 @@ impl Fence {
     /// The number to write down.
     pub const fn as_number(self) -> u64 {
         self.0
+    }
+
+    /// The next higher fence: what a void raises the receipt row to.
+    #[must_use]
+    pub const fn above(self) -> Self {
+        Self(self.0.saturating_add(1))
     }
 
     pub(crate) fn next(previous: Option<Self>, now: Timestamp) -> Self {

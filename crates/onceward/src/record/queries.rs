@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::{Cause, Entered, Letter, Record, State};
+use super::{Cause, Entered, Extension, Fence, Letter, Record, State};
 use crate::claim::Claim;
 use crate::event::{Moment, Refusal};
 use crate::fingerprint::Comparison;
@@ -82,6 +82,17 @@ impl Record {
         !done && !self.entered.iter().any(open)
     }
 
+    /// Whether an owner reported that the work was done, without an answer that could be kept.
+    pub(crate) fn knows_it_was_done(&self) -> bool {
+        let doubted = self.doubt.is_some_and(|doubt| doubt.cause == Cause::DoneNotKept);
+        doubted || matches!(self.state, State::Unknown { cause: Cause::DoneNotKept, .. })
+    }
+
+    /// Whether an owner with this fence can have committed nothing since it was voided.
+    pub(crate) fn is_voided(&self, fence: Fence) -> bool {
+        self.voided.is_some_and(|voided| fence < voided)
+    }
+
     /// Evidence about this execution, from any of its tenures.
     pub(crate) fn own_evidence(&self) -> Option<Arc<Reply>> {
         self.evidence
@@ -115,7 +126,7 @@ impl Record {
             && self.verdict.is_none()
             && self.finding.is_none()
             && self.history.is_empty()
-            && self.extensions.is_empty()
+            && self.extensions.iter().all(Extension::is_known)
     }
 
     /// The record as a cache keeps it, which only replays. The store keeps the rest.

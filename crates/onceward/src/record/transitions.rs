@@ -3,10 +3,13 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::{Cause, Doubt, Fence, Letter, Naming, Record, RecordFormat, State, Subject, Terms, cut};
+use super::{
+    Cause, Doubt, Fence, LastFinding, Letter, Naming, Record, RecordFormat, State, Subject, Terms, cut,
+};
 use crate::claim::Claim;
 use crate::event::{Moment, Resolution};
-use crate::outcome::{Evidence, Reply, Unsure, Verdict};
+use crate::id::NamespaceHash;
+use crate::outcome::{Evidence, RecoveryPoint, Reply, Unsure, Verdict};
 use crate::{Fingerprint, Timestamp, entropy::OwnerToken, fingerprint::ProfileId};
 
 /// Short, because a key is executed whether its retryable failure is still recorded or not.
@@ -60,6 +63,7 @@ impl Record {
         owner: OwnerToken,
         label: &str,
         format: RecordFormat,
+        namespace: NamespaceHash,
     ) -> Self {
         let fresh = Self::new(claim.subject(label), claim.fingerprint, claim.terms.clone(), owner, at.now);
         let fence = Fence::next(previous.map(|record| record.fence), at.now);
@@ -68,7 +72,7 @@ impl Record {
             RecordFormat::Two => Naming::Windowed,
         };
         let window = previous.filter(|record| !record.is_spent(at));
-        Self {
+        let mut claimed = Self {
             // A window keeps its id and its void: evidence and late owners may still refer to it.
             format: window.map_or(format, |record| record.format.max(format)),
             opened: window.map_or(fence, |record| record.opened),
@@ -79,7 +83,9 @@ impl Record {
             origin: fence,
             fence,
             ..fresh
-        }
+        };
+        claimed.note_claim(namespace, claim.receipts);
+        claimed
     }
 
     /// A verdict in place of a record that cannot be read.
@@ -120,9 +126,10 @@ impl Record {
 
     pub(crate) fn release(&mut self, at: Moment, error: &str) {
         // A committed phase is kept as long as an answer, so that it is not done again.
-        let kept = match self.recovery_point {
-            Some(_) => self.terms.retention.saturating_add(self.jittered_grace()),
-            None => self.terms.retention.min(RETRYABLE_RETENTION_MAX),
+        let kept = match (&self.recovery_point, self.voided) {
+            // So is a void, because an owner below it may still report.
+            (Some(_), _) | (_, Some(_)) => self.terms.retention.saturating_add(self.jittered_grace()),
+            (None, None) => self.terms.retention.min(RETRYABLE_RETENTION_MAX),
         };
         let settled_at = self.time_of_event(at);
         self.state = State::FailedRetryable { settled_at, expires_at: settled_at.after(kept) };
@@ -144,7 +151,35 @@ impl Record {
         if self.subject.is_shadow() {
             return self.lose_shadow(since, cause);
         }
-        self.state = State::Unknown { since, due_at: at.now, probes: 0, letter, cause };
+        let due_at = at.now.after(unsure.find_after);
+        self.state = State::Unknown { since, due_at, probes: 0, letter, cause };
+    }
+
+    /// The outcome stays unknown, whatever a find brings.
+    pub(crate) fn lose_for_good(&mut self, at: Moment, unsure: &Unsure) {
+        let State::Unknown { since, due_at, probes, .. } = self.state else { return };
+        self.last_error = Some(error_text(&unsure.why));
+        self.note_finding(at, &unsure.why);
+        self.state = State::Unknown { since, due_at, probes, letter: Letter::Dead, cause: unsure.cause };
+    }
+
+    /// The next find is due then.
+    pub(crate) fn find_again(&mut self, then: Timestamp) {
+        if let State::Unknown { due_at, .. } = &mut self.state {
+            *due_at = then;
+        }
+    }
+
+    pub(crate) fn note_finding(&mut self, at: Moment, text: &str) {
+        self.finding = Some(LastFinding { at: self.time_of_event(at), text: error_text(text) });
+    }
+
+    /// No owner below this fence can commit any more. The work goes on after the phase that was committed, if there is one.
+    pub(crate) fn void(&mut self, fence: Fence, point: Option<RecoveryPoint>) {
+        self.fence = fence;
+        self.voided = Some(fence);
+        self.recovery_point = point;
+        self.closed_at = None;
     }
 
     /// A shadow's request was passed on regardless, so nothing waits for its outcome and no operator can resolve it. The
@@ -158,7 +193,7 @@ impl Record {
     /// This tenure did nothing, but an earlier one may have: the outcome stays unknown.
     pub(crate) fn lose_again(&mut self, at: Moment, doubt: Doubt, error: &str) {
         let why = format!("an earlier attempt may have been executed; the last one was not: {error}");
-        self.lose(at, Letter::Live, &Unsure { cause: doubt.cause, why });
+        self.lose(at, Letter::Live, &Unsure::new(doubt.cause, why));
     }
 
     /// An earlier tenure did the work, and its answer could not be kept.
@@ -197,10 +232,15 @@ impl Record {
     /// Between half of the grace and all of it, spread by fence and owner, so that what was written in one burst does
     /// not expire in one.
     fn jittered_grace(&self) -> Duration {
+        self.jittered(self.terms.grace)
+    }
+
+    /// Between half of this time and all of it, the same each time for one tenure.
+    pub(crate) fn jittered(&self, time: Duration) -> Duration {
         let [_, _, _, _, _, _, _, _, a, b, c, d, ..] = *self.owner.as_bytes();
         let seed = self.fence.as_number() ^ u64::from(u32::from_le_bytes([a, b, c, d])) << 32;
         let mixed = seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 44;
-        let half = self.terms.grace / 2;
+        let half = time / 2;
         half + half.mul_f64(mixed as f64 / (1_u64 << 20) as f64)
     }
 }

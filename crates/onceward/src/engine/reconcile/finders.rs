@@ -1,0 +1,326 @@
+//! The loop that asks about what is due, and one find from its question to the applied finding.
+
+use std::fmt;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::{Arc, Weak};
+use std::time::Duration;
+
+use futures_util::FutureExt as _;
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+
+use super::{CompletedOperation, FindTerms, Finding, Plan, Reconciler, Reconciling, UnknownOperation};
+use crate::engine::apply::{Applied, Patience, Start, StoredRecord};
+use crate::engine::attach::{LocalTenure, WakeOnDrop};
+use crate::engine::observe::{FindResult, Observation};
+use crate::engine::{Engine, EngineError, Inner, Operation, Stage, log};
+use crate::event::{Answer, Event, FindStart};
+use crate::outcome::{Outcome, Unsure};
+use crate::record::{Letter, Record, RecordFormat, State};
+use crate::store::{Cursor, Due, Entry, Scan, Which};
+use crate::time::{instant, sleep};
+use crate::RecordId;
+
+/// Completions whose receipts are checked at once. A completion beyond is not checked.
+const CHECKS: usize = 4;
+
+/// Who decides in a verdict of this loop.
+const BY: &str = "reconciliation";
+
+/// Who finds out, and how many do so now.
+pub(in crate::engine) struct Finders {
+    reconciler: Option<Arc<dyn Reconciler>>,
+    pub(in crate::engine) reconciling: Reconciling,
+    places: Arc<Semaphore>,
+    /// For checks of completions, so that they never keep a find waiting.
+    checks: Arc<Semaphore>,
+}
+
+impl Finders {
+    pub(in crate::engine) fn new(reconciler: Option<Arc<dyn Reconciler>>, reconciling: Reconciling) -> Self {
+        let places = Arc::new(Semaphore::new(reconciling.finders.min(Semaphore::MAX_PERMITS)));
+        Self { reconciler, reconciling, places, checks: Arc::new(Semaphore::new(CHECKS)) }
+    }
+
+    /// How the operations of a route are found out. Where the reconciler panics, nothing finds them out.
+    pub(in crate::engine) fn plan(&self, route: &str) -> Plan {
+        let Some(reconciler) = &self.reconciler else {
+            return Plan::GiveUpAfter(self.reconciling.give_up_after);
+        };
+        catch_unwind(AssertUnwindSafe(|| reconciler.plan(route))).unwrap_or_else(|_| {
+            tracing::error!(
+                route,
+                next = "see to the reconciler: until then the outcomes are found out by a person only",
+                "the reconciler panicked when it was asked how a route's operations are found out"
+            );
+            Plan::Leave
+        })
+    }
+
+    pub(in crate::engine) fn reconciler(&self) -> Option<&Arc<dyn Reconciler>> {
+        self.reconciler.as_ref()
+    }
+}
+
+/// A place for a find that is about to begin.
+pub(in crate::engine) struct HeldPlace {
+    place: OwnedSemaphorePermit,
+    terms: FindTerms,
+}
+
+impl fmt::Debug for Finders {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Finders").field("reconciling", &self.reconciling).finish_non_exhaustive()
+    }
+}
+
+impl Engine {
+    /// Asks about every operation that is due now, and returns when every finding is applied. This also happens in the
+    /// background.
+    pub async fn reconcile(&self) -> Result<(), EngineError> {
+        let finders = &self.inner.finders;
+        let all = u32::try_from(finders.reconciling.finders.min(Semaphore::MAX_PERMITS)).unwrap_or(u32::MAX);
+        let mut after = None;
+        loop {
+            let passed = pass(&self.inner, after).await?;
+            // Every place is free when every find has ended.
+            drop(finders.places.acquire_many(all).await);
+            after = match passed {
+                Passed::Busy => None,
+                Passed::Page(Some(next)) => Some(next),
+                Passed::Page(None) => return Ok(()),
+            };
+        }
+    }
+}
+
+/// Starts the loop. It holds the engine weakly between passes, and so ends with it.
+pub(in crate::engine) fn start(inner: &Arc<Inner>) {
+    tokio::spawn(keep_finding(Arc::downgrade(inner), inner.finders.reconciling.every));
+}
+
+async fn keep_finding(inner: Weak<Inner>, every: Duration) {
+    let mut after = None;
+    loop {
+        sleep(every).await;
+        let Some(inner) = inner.upgrade() else { return };
+        if *inner.stop.borrow() != Stage::Open {
+            return;
+        }
+        after = match pass(&inner, after).await {
+            Ok(Passed::Page(next)) => next,
+            Ok(Passed::Busy) => None,
+            Err(error) => {
+                tracing::debug!(%error, "unknown outcomes could not be listed, and are asked about later");
+                None
+            }
+        };
+    }
+}
+
+/// How far a pass came.
+enum Passed {
+    /// Through its page, behind which the next one begins.
+    Page(Option<Cursor>),
+    /// Every finder is busy. The rest is still due at the next pass.
+    Busy,
+}
+
+/// One page of what is due.
+async fn pass(inner: &Arc<Inner>, after: Option<Cursor>) -> Result<Passed, EngineError> {
+    let scan = Scan { which: Which::Due(Due::Reconcile), after, limit: inner.sweeping.batch };
+    let sent = instant();
+    let page = inner.scan(scan).await?;
+    inner.store_clock.saw(page.now, sent);
+    for Entry { id, version, record } in page.entries {
+        let record = match record {
+            Ok(record) => record,
+            Err(why) => {
+                inner.observe("", id, Observation::StoreError);
+                if inner.outages.is_first_report(id) {
+                    log::unreadable(log::About::new(id, None), &why);
+                }
+                continue;
+            }
+        };
+        let stored = StoredRecord { record: Arc::new(record), version };
+        match inner.plan_of(&stored.record) {
+            Plan::Leave => {}
+            Plan::GiveUpAfter(after) => inner.give_up(id, stored, after).await,
+            Plan::Find(terms) => {
+                let Ok(place) = inner.finders.places.clone().try_acquire_owned() else {
+                    return Ok(Passed::Busy);
+                };
+                ask(inner, place, (id, stored), FindStart::WhenDue, terms).await;
+            }
+        }
+    }
+    Ok(Passed::Page(page.next))
+}
+
+/// Holds one operation for a finder, and starts it.
+async fn ask(
+    inner: &Arc<Inner>,
+    place: OwnedSemaphorePermit,
+    (id, stored): (RecordId, StoredRecord),
+    start: FindStart,
+    terms: FindTerms,
+) {
+    let Some(reconciler) = inner.finders.reconciler.clone() else { return };
+    let (fence, hold) = (stored.record.fence, inner.hold());
+    let now = inner.store_clock.read();
+    let patience = Patience::of_claim(now, inner.limits.claim_patience);
+    let event = Event::Find { fence, hold, start };
+    match inner.apply(id, Start::Pinned(stored), &event, patience).await {
+        Ok(Applied { answer: Answer::Applied, stored: Some(held), .. }) => {
+            let local = inner.finding.begin(id);
+            tokio::spawn(find(inner.clone(), (place, local), (reconciler, terms), (id, held)));
+        }
+        // Another engine holds it, or it is known by now.
+        Ok(_) => {}
+        Err(failed) => {
+            tracing::debug!(%id, error = %failed.error, "an unknown outcome was not held for a find, and is asked about later");
+        }
+    }
+}
+
+/// One find, from the question to the applied finding. Callers that wait for the operation are woken at its end.
+async fn find(
+    inner: Arc<Inner>,
+    (place, (finding_here, wake)): (OwnedSemaphorePermit, (LocalTenure, WakeOnDrop)),
+    (reconciler, terms): (Arc<dyn Reconciler>, FindTerms),
+    (id, held): (RecordId, StoredRecord),
+) {
+    let (fence, route) = (held.record.fence, held.record.subject.route.clone());
+    let found = tokio::select! {
+        biased;
+        found = inner.ask_reconciler(&*reconciler, id, held.record.clone()) => found,
+        // The hold ends by itself, and another engine asks then.
+        () = inner.stopped() => return,
+    };
+    inner.observe(&route, id, Observation::Found(FindResult::of(&found)));
+    // That it happened is true whatever became of the record; everything else is about the record as it was held.
+    let start = match &found {
+        Ok(Finding::Completed(_)) => Start::LastWritten(held),
+        Ok(_) | Err(_) => Start::Pinned(held),
+    };
+    let event = Event::Found { fence, finding: found, terms, by: BY };
+    let now = inner.store_clock.read();
+    let patience = Patience::until(now, now.at + inner.limits.settle_patience);
+    if let Err(failed) = inner.apply(id, start, &event, patience).await {
+        tracing::debug!(%id, error = %failed.error, "a finding could not be stored, and is asked for again");
+    }
+    drop((wake, finding_here, place));
+}
+
+impl Inner {
+    /// How an unknown operation is found out. One of another namespace is left to the engines of that namespace.
+    pub(in crate::engine) fn plan_of(&self, record: &Record) -> Plan {
+        if record.subject.is_shadow() {
+            return Plan::Leave;
+        }
+        let plan = self.finders.plan(&record.subject.route);
+        match record.namespace() {
+            Some(namespace) if namespace == self.namespace => plan,
+            Some(_) => Plan::Leave,
+            // Nothing tells whose it is. It was claimed by a version that could find nothing out.
+            None => Plan::GiveUpAfter(self.finders.reconciling.give_up_after),
+        }
+    }
+
+    async fn give_up(&self, id: RecordId, stored: StoredRecord, after: Duration) {
+        let patience = Patience::of_claim(self.store_clock.read(), self.limits.claim_patience);
+        let event = Event::GiveUp { after };
+        if let Err(failed) = self.apply(id, Start::Pinned(stored), &event, patience).await {
+            tracing::debug!(%id, error = %failed.error, "an unknown outcome was not given up, which is tried again later");
+        }
+    }
+
+    /// Takes a place for the find that follows an unknown outcome, which other engines then leave alone for a while.
+    pub(in crate::engine) fn hold_for_finder(
+        &self,
+        operation: &Operation,
+        outcome: Outcome,
+    ) -> (Outcome, Option<HeldPlace>) {
+        let plan = operation.read(|record| self.plan_of(record));
+        match (outcome, plan, self.finders.places.clone().try_acquire_owned()) {
+            (Outcome::Unknown(unsure), Plan::Find(terms), Ok(place)) => {
+                let unsure = Unsure { find_after: self.hold(), ..unsure };
+                (Outcome::Unknown(unsure), Some(HeldPlace { place, terms }))
+            }
+            (outcome, ..) => (outcome, None),
+        }
+    }
+
+    /// Starts the find of an operation that was settled as unknown and held.
+    pub(in crate::engine) fn find_held(
+        self: &Arc<Self>,
+        HeldPlace { place, terms }: HeldPlace,
+        id: RecordId,
+        held: StoredRecord,
+    ) {
+        let State::Unknown { letter: Letter::Live, .. } = held.record.state else { return };
+        let Some(reconciler) = self.finders.reconciler.clone() else { return };
+        let local = self.finding.begin(id);
+        tokio::spawn(find(self.clone(), (place, local), (reconciler, terms), (id, held)));
+    }
+
+    /// How long other finders leave an operation alone: two writes to the store lie within, besides the find.
+    fn hold(&self) -> Duration {
+        self.finders.reconciling.find_timeout.saturating_add(self.limits.claim_patience.saturating_mul(2))
+    }
+
+    /// Asks about an operation of this engine now, because its execution has ended. Where every finder is busy, the loop does.
+    pub(in crate::engine) async fn find_soon(self: &Arc<Self>, id: RecordId, stored: StoredRecord) {
+        let State::Unknown { letter: Letter::Live, .. } = stored.record.state else { return };
+        let Plan::Find(terms) = self.plan_of(&stored.record) else { return };
+        let Ok(place) = self.finders.places.clone().try_acquire_owned() else { return };
+        ask(self, place, (id, stored), FindStart::Now, terms).await;
+    }
+
+    /// The reconciler's finding, within the limits of time and size.
+    pub(in crate::engine) async fn ask_reconciler(
+        &self,
+        reconciler: &dyn Reconciler,
+        id: RecordId,
+        record: Arc<Record>,
+    ) -> Result<Finding, String> {
+        if record.format < RecordFormat::Two {
+            return Err("its record is in format 1, which does not name the window of an operation".to_owned());
+        }
+        let unknown = UnknownOperation { operation: record.operation(id), fence: record.fence, record };
+        let limit = self.finders.reconciling.find_timeout;
+        // A reconciler that panics must not end the loop, and its state is its own.
+        let asked = AssertUnwindSafe(async { reconciler.find(&unknown).await }).catch_unwind();
+        let found = tokio::select! {
+            biased;
+            // The panic's own text may hold anything, so it is left to the panic hook.
+            found = asked => found.unwrap_or_else(|_| Err("the reconciler panicked".to_owned())),
+            () = sleep(limit) => Err(format!("the find took longer than {limit:?}")),
+        };
+        match found {
+            Ok(Finding::Completed(reply)) => Ok(match self.check_size(&reply) {
+                Ok(()) => Finding::Completed(reply),
+                Err(error) => Finding::DoneNotKept(format!("it happened, and its answer cannot be kept: {error}")),
+            }),
+            other => other,
+        }
+    }
+
+    /// Reports a completion with receipts to the reconciler, unless it is busy with others.
+    pub(in crate::engine) fn check_receipt(self: &Arc<Self>, id: RecordId, record: Arc<Record>) {
+        let Some(reconciler) = self.finders.reconciler.clone() else { return };
+        let Ok(place) = self.finders.checks.clone().try_acquire_owned() else { return };
+        let (inner, completed) =
+            (self.clone(), CompletedOperation { operation: record.operation(id), record });
+        tokio::spawn(async move {
+            let checked = AssertUnwindSafe(async { reconciler.completed(&completed).await }).catch_unwind();
+            tokio::select! {
+                biased;
+                // A panic was reported by the panic hook, and the answer is durable already.
+                checked = checked => drop(checked),
+                () = sleep(inner.finders.reconciling.find_timeout) => {}
+            }
+            drop(place);
+        });
+    }
+}

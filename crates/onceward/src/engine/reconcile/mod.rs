@@ -1,0 +1,161 @@
+//! Finding out what became of operations whose outcome is unknown.
+//!
+//! A [`Reconciler`] asks; the engine decides when, and the machine what its finding means. What happens to an unknown
+//! operation, in order:
+//!
+//! 1. The engine that executed it asks at once, when the execution has ended. A pass over the store finds every other
+//!    operation that is due, the longest overdue first.
+//! 2. An operation that nothing can find out is given up after a while: it waits for a person, as a dead letter.
+//! 3. Any other is held for this finder by a compare-and-swap, so that no two engines ask at once.
+//! 4. The reconciler asks, in a task of its own and for a limited time. A panic and a late answer decide nothing.
+//! 5. The finding is applied to the record as it was held: completed, released, asked about again later, or a dead letter.
+
+mod finders;
+
+use std::future::Future;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::time::Duration;
+
+pub use crate::event::{FindTerms, Finding};
+pub use crate::outcome::Void;
+use crate::record::{Fence, Record};
+use crate::{OperationId, Timestamp};
+
+pub(super) use self::finders::{Finders, start};
+
+/// What a reconciler's methods return.
+pub type ReconcileFuture<'a, T> = Pin<Box<dyn Future<Output = T> + Send + 'a>>;
+
+/// Finds out what became of an operation whose outcome is unknown.
+///
+/// ```
+/// use std::collections::HashMap;
+/// use std::sync::Arc;
+/// use onceward::Reply;
+/// use onceward::reconcile::{Finding, ReconcileFuture, Reconciler, UnknownOperation};
+///
+/// /// The payment provider's books, by the reference that each payment was sent with.
+/// struct Books(HashMap<String, &'static str>);
+///
+/// impl Reconciler for Books {
+///     fn find<'a>(&'a self, unknown: &'a UnknownOperation) -> ReconcileFuture<'a, Result<Finding, String>> {
+///         Box::pin(async move {
+///             Ok(match self.0.get(&unknown.operation.to_string()) {
+///                 Some(charge) => Finding::Completed(Arc::new(Reply::new(*charge))),
+///                 None => Finding::Absent,
+///             })
+///         })
+///     }
+/// }
+/// ```
+pub trait Reconciler: Send + Sync + 'static {
+    /// Asks whether it happened. It must change nothing, except that it may raise the fence in the effect's own database and
+    /// return [`Finding::Voided`]. An error says why it could not ask, without keys or bodies. The future is dropped when it
+    /// takes longer than [`Reconciling::find_timeout`].
+    fn find<'a>(&'a self, unknown: &'a UnknownOperation) -> ReconcileFuture<'a, Result<Finding, String>>;
+
+    /// How unknown operations of a route are found out.
+    fn plan(&self, route: &str) -> Plan {
+        let _ = route;
+        Plan::Find(FindTerms::default())
+    }
+
+    /// Called when an engine opens a store with this reconciler. An error refuses to open it.
+    fn bind<'a>(&'a self, store: &'a StoreName) -> ReconcileFuture<'a, Result<(), String>> {
+        let _ = store;
+        Box::pin(async { Ok(()) })
+    }
+
+    /// Called after work with receipts was completed by its own answer, so that the receipt can be checked. Not every
+    /// completion is reported.
+    fn completed<'a>(&'a self, operation: &'a CompletedOperation) -> ReconcileFuture<'a, ()> {
+        let _ = operation;
+        Box::pin(async {})
+    }
+}
+
+/// How unknown operations of a route are found out.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Plan {
+    /// The reconciler asks.
+    Find(FindTerms),
+    /// Nothing can find them out. They are dead letters after this time.
+    GiveUpAfter(Duration),
+    /// Another engine of this namespace finds them out.
+    Leave,
+}
+
+/// An operation whose outcome is unknown.
+#[derive(Debug, Clone)]
+#[non_exhaustive]
+pub struct UnknownOperation {
+    /// Its id, as the service that executed it was given it.
+    pub operation: OperationId,
+    /// The tenure that is asked about. A void raises the fence to the one [above](Fence::above) it.
+    pub fence: Fence,
+    /// What is remembered of it.
+    pub record: Arc<Record>,
+}
+
+/// An operation that was completed by its execution's own answer.
+#[derive(Debug, Clone)]
+#[non_exhaustive]
+pub struct CompletedOperation {
+    /// Its id.
+    pub operation: OperationId,
+    /// What is remembered of it.
+    pub record: Arc<Record>,
+}
+
+/// Names a store, so that it cannot be taken for another one: the time when it was first used.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct StoreName(Timestamp);
+
+impl StoreName {
+    pub(crate) const fn first_used(since: Timestamp) -> Self {
+        Self(since)
+    }
+}
+
+impl std::fmt::Display for StoreName {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "store-{:x}", self.0.as_micros())
+    }
+}
+
+/// When, and by how many at once, unknown outcomes are found out.
+#[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Reconciling {
+    /// How often due operations are looked for. The engine that executed does not wait for it.
+    pub every: Duration,
+    /// Finds at once. Each holds a task and a connection of the reconciler.
+    pub finders: usize,
+    /// How long a find may take.
+    pub find_timeout: Duration,
+    /// When operations are given up, in an engine without a reconciler.
+    pub give_up_after: Duration,
+}
+
+impl Default for Reconciling {
+    fn default() -> Self {
+        Self {
+            every: Duration::from_secs(1),
+            finders: 16,
+            find_timeout: Duration::from_secs(10),
+            // Long enough for a late owner or an operator who is already at it.
+            give_up_after: Duration::from_secs(15 * 60),
+        }
+    }
+}
+
+impl Reconciling {
+    setters! {
+        every: Duration,
+        finders: usize,
+        find_timeout: Duration,
+        give_up_after: Duration,
+    }
+}
