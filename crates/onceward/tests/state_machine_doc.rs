@@ -10,13 +10,15 @@
 use std::collections::BTreeSet;
 use std::time::Duration;
 
-use onceward::event::{Event, Expiry, Moment, Resolution, Write};
+use bytes::Bytes;
+use onceward::event::{Event, Expiry, FindStart, FindTerms, Finding, Moment, Resolution, Write};
 use onceward::{
     Claim, Fence, Key, OnLapse, Outcome, Record, Scope, Terms, Timestamp,
     claim::OwnerToken,
+    key::NamespaceHash,
     machine,
-    outcome::Evidence,
-    record::{Cause, Doubt, Letter, RecordFormat, State},
+    outcome::{Evidence, Void},
+    record::{Cause, Doubt, Extension, Letter, RecordFormat, State},
 };
 use onceward_testkit::sample;
 
@@ -71,7 +73,9 @@ fn representatives() -> Vec<Record> {
                         evidence: evidence.clone(),
                         ..sample::in_state("x", state.clone())
                     };
+                    let kept = Extension { tag: 2, critical: true, data: Bytes::new() };
                     all.push(Record { doubt: Some(doubt), ..record.clone() });
+                    all.push(Record { extensions: vec![kept], ..record.clone() });
                     all.push(record);
                 }
             }
@@ -86,6 +90,12 @@ fn happenings(claims: &[Claim]) -> Vec<(&'static str, Event<'_>)> {
     let completed = || Outcome::Completed(sample::reply(200, "done"));
     let resolve =
         |verdict| Event::Resolve { fence: None, verdict, by: "ops".to_owned(), reason: "saw it".to_owned() };
+    let void = || Void { fence: fence.above(), point: None };
+    let voided = || Outcome::Voided { void: void(), why: "hung up".to_owned() };
+    let found = |fence, finding, attempts| {
+        let terms = FindTerms::default().attempts(attempts);
+        Event::Found { fence, finding, terms, by: "a finder" }
+    };
     let mut all = vec![
         ("resume", Event::Resume { owner: OwnerToken::named("completer") }),
         ("renew", Event::Renew { fence }),
@@ -103,14 +113,18 @@ fn happenings(claims: &[Claim]) -> Vec<(&'static str, Event<'_>)> {
             "evidence",
             Event::Evidence { fence: None, reply: sample::reply(200, "seen"), by: "webhook".to_owned() },
         ),
-        (
-            "probe inconclusive",
-            Event::Inconclusive { fence: None, backoff: Duration::from_secs(5), limit: 8 },
-        ),
-        (
-            "probe inconclusive",
-            Event::Inconclusive { fence: None, backoff: Duration::from_secs(5), limit: 1 },
-        ),
+        ("settle voided", Event::Settle { fence, outcome: voided() }),
+        ("find begins", Event::Find { fence, hold: Duration::from_secs(20), start: FindStart::WhenDue }),
+        ("found completed", found(fence, Ok(Finding::Completed(sample::reply(200, "found"))), 8)),
+        ("found done not kept", found(fence, Ok(Finding::DoneNotKept("too large".to_owned())), 8)),
+        ("found voided", found(fence, Ok(Finding::Voided(void())), 8)),
+        ("found nothing", found(fence, Ok(Finding::Absent), 8)),
+        ("found nothing", found(fence, Ok(Finding::Inconclusive("processing".to_owned())), 1)),
+        ("found ambiguous", found(fence, Ok(Finding::Ambiguous("two of them".to_owned())), 8)),
+        ("not asked", found(fence, Err("it did not answer".to_owned()), 8)),
+        ("late finding", found(old, Ok(Finding::Completed(sample::reply(200, "found"))), 8)),
+        ("late finding", found(old, Ok(Finding::Voided(void())), 8)),
+        ("given up", Event::GiveUp { after: Duration::ZERO }),
         ("resolve completed", resolve(Resolution::Completed(sample::reply(200, "resolved")))),
         ("resolve retryable", resolve(Resolution::Retryable)),
         ("expire", Event::Expire { opened: None, after: Duration::ZERO }),
@@ -126,6 +140,7 @@ fn happenings(claims: &[Claim]) -> Vec<(&'static str, Event<'_>)> {
                     owner: OwnerToken::named(owner),
                     label: "k",
                     format: RecordFormat::Two,
+                    namespace: NamespaceHash::from_bytes([7; 16]),
                 },
             ));
         }

@@ -228,7 +228,7 @@ impl SettleBody {
                 Err(Problem::Invalid("outcome = completed needs a reply".to_owned()))
             }
             (OutcomeName::Retryable, None) => Ok(Outcome::Retryable(error)),
-            (OutcomeName::Unknown, None) => Ok(Outcome::Unknown(Unsure { cause, why: error })),
+            (OutcomeName::Unknown, None) => Ok(Outcome::Unknown(Unsure::new(cause, error))),
             (OutcomeName::Retryable | OutcomeName::Unknown, Some(_)) => {
                 Err(Problem::Invalid("only outcome = completed has a reply".to_owned()))
             }

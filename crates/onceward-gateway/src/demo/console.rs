@@ -5,7 +5,7 @@ use std::io::{self, Write as _};
 
 use onceward::{
     RecordId,
-    engine::{Observation, Observer},
+    engine::{FindResult, Observation, Observer},
 };
 use tokio::sync::mpsc;
 
@@ -61,8 +61,13 @@ fn line_for(what: Observation) -> Option<(&'static str, &'static str)> {
         }
         Observation::StoreError => ("error", "503: the store could not be written, so nothing was sent"),
         Observation::Contradiction => ("alarm", "a late answer contradicts what was decided"),
+        Observation::Found(FindResult::Completed) => ("found", "it had happened: retries get its answer"),
+        Observation::Found(FindResult::Voided) => {
+            ("voided", "it had not happened, and the old attempt can no longer commit")
+        }
+        Observation::DeadLettered => ("dead", "nothing can find out what happened: a person must say it"),
         Observation::Uncompared
-        | Observation::DeadLettered
+        | Observation::Found(_)
         | Observation::Fenced
         | Observation::Lapsed
         | Observation::Swept

@@ -4,20 +4,27 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-use onceward::event::{Answer, Decision, Event, Moment, Resolution, Step, Write};
+use onceward::event::{Answer, Decision, Event, Finding, Moment, Resolution, Step, Write};
 use onceward::store::{Seen, Stamped, Store, Swapped};
 use onceward::{
     Claim, Fence, Identity, Key, Outcome, Record, RecordId, RecoveryPoint, Reply, Scope, Timestamp,
     claim::OwnerToken,
     machine,
-    outcome::Unsure,
+    key::NamespaceHash,
+    outcome::{Unsure, Void},
     record::{Naming, State},
     store::Clock,
 };
 
 use super::run::Silence;
-use super::{Act, Answered, Deed, Door, Ending, Observed, Reaction};
+use super::{Act, Answered, Deed, Door, Ending, FoundOut, Observed, Reaction, Voiding};
 use crate::{VirtualClock, sample};
+
+/// Why something is so, in a script.
+const WHY: &str = "as the script says";
+
+/// Whose records a script's are.
+const NAMESPACE: NamespaceHash = NamespaceHash::from_bytes([7; 16]);
 
 /// The pure machine over a map: no store, no clock, no engine.
 #[derive(Debug, Default)]
@@ -39,7 +46,7 @@ impl Door for MachineDoor {
             return observed(None, record);
         };
         let now = sample::START.after(self.elapsed).after(self.ahead);
-        let step = machine::step(record, moment(now, self.ahead), &request.event());
+        let step = machine::step(record, moment(now, self.ahead), &request.event(record));
         match &step.write {
             Write::Keep => {}
             Write::Put(next) => {
@@ -117,7 +124,7 @@ impl Door for StoreDoor {
         };
         loop {
             let record = seen.record.as_ref().map(|stamped: &Stamped| &stamped.record);
-            let step = machine::step(record, moment(seen.now, self.ahead), &request.event());
+            let step = machine::step(record, moment(seen.now, self.ahead), &request.event(record));
             match self.write(id, &seen, &step.write).await {
                 Ok(()) => {
                     let now = self.load(id).await.record.map(|stamped| stamped.record);
@@ -165,12 +172,16 @@ fn observed(step: Option<Step>, record: Option<&Record>) -> Observed {
 
 /// What scripts may assert of a record besides its state.
 fn facts(record: &Record) -> Vec<(&'static str, String)> {
-    let doubt = if record.doubt.is_some() { "yes" } else { "no" };
+    let yes_or_no = |is_so: bool| if is_so { "yes" } else { "no" }.to_owned();
     let naming = match record.naming {
         Naming::Bare => "bare",
         Naming::Windowed => "windowed",
     };
-    let mut facts = vec![("doubt", doubt.to_owned()), ("naming", naming.to_owned())];
+    let mut facts = vec![
+        ("doubt", yes_or_no(record.doubt.is_some())),
+        ("voided", yes_or_no(record.voided.is_some())),
+        ("naming", naming.to_owned()),
+    ];
     if let State::Unknown { since, cause, .. } = &record.state {
         facts.push(("cause", cause.name().to_owned()));
         facts.push(("since", format!("{}s", since.since(sample::START).as_secs())));
@@ -181,7 +192,8 @@ fn facts(record: &Record) -> Vec<(&'static str, String)> {
 /// An act as the machine takes it; it keeps what an event only borrows.
 struct Request<'a> {
     act: &'a Act,
-    fence: Fence,
+    /// The tenure that the act names.
+    fence: Option<Fence>,
     claim: Claim,
 }
 
@@ -197,31 +209,37 @@ impl<'a> Request<'a> {
         };
         let claim = match &act.deed {
             Deed::Read => return None,
-            Deed::Claim { body, rules, target, terms, .. } => {
+            Deed::Claim { body, rules, target, terms, receipts, .. } => {
                 claim(body, rules.as_deref(), target.as_deref())
                     .route(target.as_deref().unwrap_or("default"))
                     .and_then(|claim| claim.terms(terms.clone()))
                     .expect("a script's terms and target make sense")
+                    .receipts(*receipts)
             }
             Deed::Resume
             | Deed::Renew
             | Deed::Checkpoint { .. }
             | Deed::Settle(_)
             | Deed::Evidence(_)
-            | Deed::Inconclusive { .. }
+            | Deed::Ask { .. }
+            | Deed::Found { .. }
+            | Deed::GiveUp { .. }
             | Deed::Resolve(_)
             | Deed::Expire { .. }
             | Deed::Sweep(_) => claim("", None, None),
         };
-        Some(Self { act, fence: fence.unwrap_or(Fence::from_number(0)), claim })
+        Some(Self { act, fence, claim })
     }
 
-    fn event(&self) -> Event<'_> {
-        let (owner, fence) = (OwnerToken::named(&self.act.actor), self.fence);
+    /// The event. An act that names no tenure is about the record's.
+    fn event(&self, record: Option<&Record>) -> Event<'_> {
+        let owner = OwnerToken::named(&self.act.actor);
+        let fence = self.fence.or(record.map(|record| record.fence)).unwrap_or(Fence::from_number(0));
         let by = self.act.actor.clone();
         match &self.act.deed {
             Deed::Claim { format, .. } => {
-                Event::Claim { claim: &self.claim, owner, label: &self.act.key, format: *format }
+                let (claim, label) = (&self.claim, self.act.key.as_str());
+                Event::Claim { claim, owner, label, format: *format, namespace: NAMESPACE }
             }
             // A read has no event; resuming with an unused token is the nearest that changes nothing.
             Deed::Read | Deed::Resume => Event::Resume { owner },
@@ -235,29 +253,52 @@ impl<'a> Request<'a> {
                 fence,
                 outcome: match ending {
                     Ending::Completed(answered) => Outcome::Completed(reply(answered)),
-                    Ending::Retryable => Outcome::Retryable("as the script says".to_owned()),
+                    Ending::Retryable => Outcome::Retryable(WHY.to_owned()),
+                    Ending::Voided(voiding) => Outcome::Voided { void: void(fence, voiding), why: WHY.to_owned() },
                     Ending::Unknown(cause) => {
-                        Outcome::Unknown(Unsure { cause: *cause, why: "as the script says".to_owned() })
+                        Outcome::Unknown(Unsure::new(*cause, WHY))
                     }
                 },
             },
             Deed::Evidence(answered) => Event::Evidence { fence: None, reply: reply(answered), by },
-            Deed::Inconclusive { backoff, limit } => {
-                Event::Inconclusive { fence: None, backoff: *backoff, limit: *limit }
+            Deed::Ask { hold, start } => Event::Find { fence, hold: *hold, start: *start },
+            Deed::Found { finding, terms } => {
+                let finding = finding.as_ref().map(|finding| found(fence, finding));
+                let finding = finding.ok_or_else(|| "the service did not answer".to_owned());
+                Event::Found { fence, finding, terms: *terms, by: &self.act.actor }
             }
+            Deed::GiveUp { after } => Event::GiveUp { after: *after },
             Deed::Resolve(ending) => Event::Resolve {
                 fence: None,
                 verdict: match ending {
                     Ending::Completed(answered) => Resolution::Completed(reply(answered)),
-                    Ending::Retryable | Ending::Unknown(_) => Resolution::Retryable,
+                    Ending::Retryable | Ending::Unknown(_) | Ending::Voided(_) => Resolution::Retryable,
                 },
                 by,
-                reason: "as the script says".to_owned(),
+                reason: WHY.to_owned(),
             },
             Deed::Expire { after } => Event::Expire { opened: None, after: *after },
             Deed::Sweep(expiry) => Event::Sweep { expiry: *expiry },
         }
     }
+}
+
+fn found(fence: Fence, finding: &FoundOut) -> Finding {
+    match finding {
+        FoundOut::Completed(answered) => Finding::Completed(reply(answered)),
+        FoundOut::Done => Finding::DoneNotKept(WHY.to_owned()),
+        FoundOut::Absent => Finding::Absent,
+        FoundOut::Voided(voiding) => Finding::Voided(void(fence, voiding)),
+        FoundOut::Inconclusive => Finding::Inconclusive(WHY.to_owned()),
+        FoundOut::Ambiguous => Finding::Ambiguous(WHY.to_owned()),
+    }
+}
+
+fn void(fence: Fence, Voiding { raised, point }: &Voiding) -> Void {
+    let point = point.as_ref().map(|name| {
+        RecoveryPoint::new(name, String::new()).expect("a script's recovery point is short")
+    });
+    Void { fence: Fence::from_number(fence.as_number() + raised), point }
 }
 
 fn reply(answered: &Answered) -> Arc<Reply> {

@@ -21,11 +21,14 @@
 //! - `fence=N` is the N-th tenure that the script has handed out for that key. Fences themselves are times.
 //! - Without `key=` the key that was claimed last is meant; likewise with `scope=`.
 //! - `reads` remembers the record; the same actor's next act begins from what was read then, however stale it is by now.
-//! - `terms format=1` writes the records of the claims that follow in format 1.
+//! - `terms format=1` writes the records of the claims that follow in format 1; `terms receipts=kept` says that their work
+//!   commits receipt rows.
+//! - A finder `asks` before it `finds` something: `completed 201`, `done`, `absent`, `voided`, `inconclusive`, `ambiguous`
+//!   or `nobody`, where it could not ask. A void names by how much the fence was `raised=` (1) and the row's `point=`.
 //! - `target=` is where the claim's request goes, whatever its body; `rules=` names the rules of its fingerprint.
 //! - Every answer may assert `state=` (or `state=none`) and `alarm=`. Where no alarm is named, there must be none. It may
-//!   also assert `cause=` and `since=` of an unknown outcome, `doubt=yes` or `doubt=no`, and `naming=bare` or
-//!   `naming=windowed`.
+//!   also assert `cause=` and `since=` of an unknown outcome, `doubt=yes` or `no`, `voided=yes` or `no`, and `naming=bare`
+//!   or `windowed`.
 
 mod doors;
 mod list;
@@ -36,9 +39,10 @@ use std::fmt;
 use std::str::FromStr;
 use std::time::Duration;
 
+use onceward::event::{FindStart, FindTerms};
 use onceward::{
     Terms,
-    record::{Cause, RecordFormat},
+    record::{Cause, Receipts, RecordFormat},
 };
 
 pub use doors::{MachineDoor, StoreDoor};
@@ -110,6 +114,8 @@ pub enum Deed {
         terms: Terms,
         /// The format that stands in the script.
         format: RecordFormat,
+        /// Whether the work commits receipts.
+        receipts: Receipts,
     },
     /// `reads`
     Read,
@@ -124,16 +130,28 @@ pub enum Deed {
         /// What the next phase needs to know.
         data: String,
     },
-    /// `settles fence=N 201`, `… retryable` or `… unknown cause=…`
+    /// `settles fence=N 201`, `… retryable`, `… voided` or `… unknown cause=…`
     Settle(Ending),
     /// `gives evidence 201`
     Evidence(Answered),
-    /// `probes inconclusive`
-    Inconclusive {
-        /// How long to wait after the first time.
-        backoff: Duration,
-        /// How often, before it is a dead letter.
-        limit: u32,
+    /// `asks` or `asks now`: a finder begins a find.
+    Ask {
+        /// How long other finders leave it alone.
+        hold: Duration,
+        /// Whether it may begin before the find is due.
+        start: FindStart,
+    },
+    /// `finds absent` and the other findings, about the record's tenure or that of `fence=N`.
+    Found {
+        /// What was found out. Without one, the finder could not ask.
+        finding: Option<FoundOut>,
+        /// How often, and how soon again, it is asked.
+        terms: FindTerms,
+    },
+    /// `gives up`
+    GiveUp {
+        /// How long after it became unknown.
+        after: Duration,
     },
     /// `resolves completed 201` or `resolves retryable`
     Resolve(Ending),
@@ -155,6 +173,34 @@ pub enum Ending {
     Retryable,
     /// Unknown, for this cause. Only an owner can settle so.
     Unknown(Cause),
+    /// It was voided. Only an owner can settle so.
+    Voided(Voiding),
+}
+
+/// What a find brought.
+#[derive(Debug, Clone)]
+pub enum FoundOut {
+    /// `finds completed 201`
+    Completed(Answered),
+    /// `finds done`: it happened, and its answer is not known.
+    Done,
+    /// `finds absent`
+    Absent,
+    /// `finds voided`
+    Voided(Voiding),
+    /// `finds inconclusive`
+    Inconclusive,
+    /// `finds ambiguous`
+    Ambiguous,
+}
+
+/// A void of a receipt row.
+#[derive(Debug, Clone)]
+pub struct Voiding {
+    /// By how much the fence was raised above the tenure's.
+    pub raised: u64,
+    /// The phase that the row had.
+    pub point: Option<String>,
 }
 
 /// The part of a reply that scripts speak of.

@@ -3,13 +3,13 @@
 use std::fmt;
 use std::time::Duration;
 
-use onceward::event::Expiry;
+use onceward::event::{Expiry, FindStart, FindTerms};
 use onceward::{
     OnLapse, Terms,
-    record::{Cause, RecordFormat},
+    record::{Cause, Receipts, RecordFormat},
 };
 
-use super::{Act, Answered, Deed, Ending, Expected, Line, Script};
+use super::{Act, Answered, Deed, Ending, Expected, FoundOut, Line, Script, Voiding};
 
 /// A script that cannot be read.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -34,6 +34,7 @@ type Parsed<T> = Result<T, String>;
 struct Standing {
     terms: Terms,
     format: RecordFormat,
+    receipts: Receipts,
     ahead: Duration,
     now: Duration,
     scope: String,
@@ -54,6 +55,7 @@ pub(super) fn script(text: &str) -> Result<Script, ScriptError> {
     let mut standing = Standing {
         terms: Terms { grace: Duration::ZERO, ..Terms::default() },
         format: RecordFormat::Two,
+        receipts: Receipts::None,
         ahead: Duration::ZERO,
         now: Duration::ZERO,
         scope: "tenant".to_owned(),
@@ -106,6 +108,12 @@ fn terms(words: &mut Words, standing: &mut Standing) -> Parsed<()> {
         let known = format.parse().ok().and_then(RecordFormat::from_number);
         standing.format = known.ok_or_else(|| format!("format={format}: expected 1 or 2"))?;
     }
+    standing.receipts = match words.value("receipts").as_deref() {
+        None => standing.receipts,
+        Some("none") => Receipts::None,
+        Some("kept") => Receipts::Kept,
+        Some(other) => return Err(format!("receipts={other}: expected none or kept")),
+    };
     match words.value("on_lapse").as_deref() {
         None => {}
         Some("unknown") => terms.on_lapse = OnLapse::Unknown,
@@ -132,6 +140,7 @@ fn act(words: &mut Words, standing: &mut Standing) -> Parsed<Act> {
                 rules: words.value("rules"),
                 target: words.value("target"),
                 format: standing.format,
+                receipts: standing.receipts,
                 terms: standing.terms.clone(),
             }
         }
@@ -141,8 +150,9 @@ fn act(words: &mut Words, standing: &mut Standing) -> Parsed<Act> {
         "checkpoints" => {
             Deed::Checkpoint { point: words.need("point")?, data: words.value("data").unwrap_or_default() }
         }
-        "settles" => match words.word("a status, retryable or unknown")?.as_str() {
+        "settles" => match words.word("a status, retryable, voided or unknown")?.as_str() {
             "retryable" => Deed::Settle(Ending::Retryable),
+            "voided" => Deed::Settle(Ending::Voided(voiding(words)?)),
             "unknown" => Deed::Settle(Ending::Unknown(match words.value("cause").as_deref() {
                 None | Some("lost") => Cause::Lost,
                 Some("said") => Cause::Said,
@@ -156,13 +166,12 @@ fn act(words: &mut Words, standing: &mut Standing) -> Parsed<Act> {
             let status = words.word("a status")?;
             Deed::Evidence(answered(&status, words)?)
         }
-        "probes" => {
-            words.one_of(&["inconclusive"])?;
-            Deed::Inconclusive {
-                backoff: words.value("backoff").map_or(Ok(Duration::from_secs(5)), |text| duration(&text))?,
-                limit: words.value("limit").map_or(Ok(8), |text| number(&text))?,
-            }
-        }
+        "asks" => Deed::Ask {
+            hold: words.value("hold").map_or(Ok(Duration::from_secs(10)), |text| duration(&text))?,
+            start: if words.take("now") { FindStart::Now } else { FindStart::WhenDue },
+        },
+        "finds" => Deed::Found { finding: found_out(words)?, terms: find_terms(words)? },
+        "gives_up" => Deed::GiveUp { after: duration(&words.need("after")?)? },
         "resolves" => match words.one_of(&["completed", "retryable"])? {
             "retryable" => Deed::Resolve(Ending::Retryable),
             _ => {
@@ -180,17 +189,19 @@ fn act(words: &mut Words, standing: &mut Standing) -> Parsed<Act> {
         other => {
             return Err(format!(
                 "{other:?} is no verb: expected claims, reads, resumes, renews, checkpoints, settles, gives evidence, \
-                 probes inconclusive, resolves, expires or sweeps"
+                 asks, finds, gives_up, resolves, expires or sweeps"
             ));
         }
     };
     let tenure = match &deed {
         Deed::Renew | Deed::Checkpoint { .. } | Deed::Settle(_) => Some(number(&words.need("fence")?)?),
+        Deed::Found { .. } => words.value("fence").map(|text| number(&text)).transpose()?,
         Deed::Claim { .. }
         | Deed::Read
         | Deed::Resume
         | Deed::Evidence(_)
-        | Deed::Inconclusive { .. }
+        | Deed::Ask { .. }
+        | Deed::GiveUp { .. }
         | Deed::Resolve(_)
         | Deed::Expire { .. }
         | Deed::Sweep(_) => None,
@@ -203,6 +214,39 @@ fn act(words: &mut Words, standing: &mut Standing) -> Parsed<Act> {
     }
     let key = standing.key.clone().ok_or("no key was claimed before this line: name one with key=")?;
     Ok(Act { actor, scope: standing.scope.clone(), key, tenure, deed })
+}
+
+fn found_out(words: &mut Words) -> Parsed<Option<FoundOut>> {
+    const FINDINGS: [&str; 7] =
+        ["completed", "done", "absent", "voided", "inconclusive", "ambiguous", "nobody"];
+    Ok(Some(match words.one_of(&FINDINGS)? {
+        "completed" => {
+            let status = words.word("a status")?;
+            FoundOut::Completed(answered(&status, words)?)
+        }
+        "done" => FoundOut::Done,
+        "absent" => FoundOut::Absent,
+        "voided" => FoundOut::Voided(voiding(words)?),
+        "inconclusive" => FoundOut::Inconclusive,
+        "ambiguous" => FoundOut::Ambiguous,
+        _ => return Ok(None),
+    }))
+}
+
+fn voiding(words: &mut Words) -> Parsed<Voiding> {
+    let raised = words.value("raised").map_or(Ok(1), |text| number(&text))?;
+    Ok(Voiding { raised, point: words.value("point") })
+}
+
+fn find_terms(words: &mut Words) -> Parsed<FindTerms> {
+    let mut terms = FindTerms::default();
+    if let Some(attempts) = words.value("attempts") {
+        terms = terms.attempts(number(&attempts)?);
+    }
+    if let Some(backoff) = words.value("backoff") {
+        terms = terms.backoff(duration(&backoff)?);
+    }
+    Ok(terms)
 }
 
 fn answered(status: &str, words: &mut Words) -> Parsed<Answered> {
@@ -249,7 +293,7 @@ fn expected(words: Words) -> Parsed<Expected> {
             "state" => &STATES,
             "alarm" => &ALARMS,
             "cause" => &["lost", "said", "done_not_kept"],
-            "doubt" => &["yes", "no"],
+            "doubt" | "voided" => &["yes", "no"],
             "naming" => &["bare", "windowed"],
             "since" => {
                 duration(value)?;
@@ -302,6 +346,15 @@ impl Words {
         let found = self.word(&known.join(" or "))?;
         let known_word = known.iter().find(|word| **word == found);
         known_word.copied().ok_or_else(|| format!("{found:?}: expected {}", known.join(" or ")))
+    }
+
+    /// Whether this word is next, which then is taken.
+    fn take(&mut self, word: &str) -> bool {
+        let next = self.words.first().is_some_and(|next| next == word);
+        if next {
+            self.words.remove(0);
+        }
+        next
     }
 
     fn value(&mut self, name: &str) -> Option<String> {

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use onceward::event::Resolution;
+use onceward::event::{FindTerms, Resolution};
 use onceward::fingerprint::Target;
 use onceward::plumbing::time::{instant, sleep};
 use onceward::store::{Filter, Scan, Version, Which};
@@ -336,7 +336,7 @@ impl Cast {
                 );
             }
             (State::Unknown { .. }, _) => {
-                drop(node.engine.inconclusive(id, Some(fence), Duration::from_millis(300), 4).await);
+                drop(node.engine.inconclusive(id, fence, FindTerms::default().attempts(4).backoff(Duration::from_millis(300)), "the ledger did not say").await);
             }
             (State::Completed { .. }, _) if self.draw(|world| world.random.permille(chances.expire)) => {
                 drop(node.engine.expire(id, None).await);

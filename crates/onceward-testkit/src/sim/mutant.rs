@@ -144,11 +144,12 @@ impl Mutant {
             },
             (
                 Self::AmbiguousClaimTreatedAsRefused,
-                Event::Claim { claim, label, format, .. },
+                Event::Claim { claim, label, format, namespace, .. },
                 Some(State::InProgress { .. }),
             ) => {
-                let stranger = OwnerToken::named("a stranger to itself");
-                machine::step(record, at, &Event::Claim { claim, owner: stranger, label, format: *format })
+                let owner = OwnerToken::named("a stranger to itself");
+                let (format, namespace) = (*format, *namespace);
+                machine::step(record, at, &Event::Claim { claim, owner, label, format, namespace })
             }
             (
                 Self::LateCompletionThrownAway,

@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use onceward::event::{Expiry, Resolution};
+use onceward::event::{Expiry, FindTerms, Resolution};
 use onceward::store::{Filter, Scan, Which};
 use onceward::{
     Engine, Identity, MemoryStore, Outcome, Ran, RecordId, Refusal, Reply, Sweeping, Terms,
@@ -82,13 +82,17 @@ async fn a_webhook_that_comes_before_the_lease_lapses_is_used_when_it_does() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_probe_that_never_knows_ends_among_the_dead_letters() {
+async fn a_find_that_never_knows_ends_among_the_dead_letters() {
     let (engine, _, _) = engine().await;
     unknown(&engine).await;
+    let fence = engine.load(id()).await.unwrap().unwrap().record.fence;
+    let terms = FindTerms::default().attempts(3);
     for _ in 0..3 {
-        assert!(matches!(engine.inconclusive(id(), None, SECOND, 3).await.unwrap(), Operated::Applied(_)));
+        let asked = engine.inconclusive(id(), fence, terms, "processing").await.unwrap();
+        assert!(matches!(asked, Operated::Applied(_)));
     }
-    assert!(matches!(engine.inconclusive(id(), None, SECOND, 3).await.unwrap(), Operated::Conflict(_)));
+    let asked = engine.inconclusive(id(), fence, terms, "processing").await.unwrap();
+    assert!(matches!(asked, Operated::Conflict(_)));
     match retry(&engine).await.unwrap() {
         Ran::Refused(Refusal::Unknown { letter, .. }) => assert_eq!(letter, onceward::record::Letter::Dead),
         other => panic!("{other:?}"),
@@ -199,16 +203,17 @@ async fn a_verdict_whose_first_write_was_lost_is_not_applied_to_an_unseen_versio
         _ => Fault::None,
     });
     let engine = super::engine_on(store).await;
-    let prober = builder(Arc::new(memory), 2).open(identity_of_tests()).await.unwrap();
+    let finder = builder(Arc::new(memory), 2).open(identity_of_tests()).await.unwrap();
     unknown(&engine).await;
-    let seen = Some(engine.load(id()).await.unwrap().unwrap().version);
+    let found = engine.load(id()).await.unwrap().unwrap();
+    let (seen, fence) = (Some(found.version), found.record.fence);
     armed.store(true, Ordering::SeqCst);
-    let probing = tokio::spawn(async move {
+    let finding = tokio::spawn(async move {
         onceward::plumbing::time::sleep(SECOND / 2).await;
-        prober.inconclusive(id(), None, SECOND, 5).await.unwrap()
+        finder.inconclusive(id(), fence, FindTerms::default(), "processing").await.unwrap()
     });
     let resolve = Resolve { verdict: Resolution::Retryable, by: "ann", reason: "not in the ledger", seen };
     let operated = engine.resolve(id(), resolve).await.unwrap();
-    assert!(matches!(probing.await.unwrap(), Operated::Applied(_)));
+    assert!(matches!(finding.await.unwrap(), Operated::Applied(_)));
     assert!(matches!(operated, Operated::Conflict(Some(_))), "{operated:?}");
 }

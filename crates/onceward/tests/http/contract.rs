@@ -168,7 +168,7 @@ async fn an_unknown_outcome_is_refused_until_it_is_resolved() {
         assert!(retry.header("retry-after").is_some());
 
         let id = only_id(&world).await;
-        world.engine.inconclusive(id, None, SECOND, 1).await.unwrap();
+        world.give_up(id).await;
         let dead = world.send(post("k", "{}")).await;
         assert_eq!(dead.problem().0, 409);
         assert_eq!(dead.json()["next_action"], "contact");

@@ -27,7 +27,7 @@ async fn an_unknown_outcome_is_called_unknown_on_the_first_answer_and_on_every_r
         assert_eq!((first.problem().1.as_str(), outcome(&first)), (UNKNOWN, "unknown"), "{what}");
         let retry = world.send(post("k", "{}")).await;
         assert_eq!((retry.problem().1.as_str(), outcome(&retry)), (UNKNOWN, "unknown"), "{what}");
-        world.engine.inconclusive(id_of(&world, "k"), None, SECOND, 1).await.unwrap();
+        world.give_up(id_of(&world, "k")).await;
         assert_eq!(outcome(&world.send(post("k", "{}")).await), "unknown", "{what}, dead-lettered");
     }
 }

@@ -3,13 +3,15 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use onceward::event::{Event, Expiry, Moment, Resolution, Step};
+use bytes::Bytes;
+use onceward::event::{Event, Expiry, FindStart, FindTerms, Finding, Moment, Resolution, Step};
 use onceward::{
     Claim, Fence, Fingerprint, Key, OnLapse, Outcome, Record, RecoveryPoint, Reply, Scope, Terms, Timestamp,
     claim::OwnerToken,
+    key::NamespaceHash,
     machine,
-    outcome::{Evidence, Verdict},
-    record::{Cause, Doubt, Letter, RecordFormat, State},
+    outcome::{Evidence, Verdict, Void},
+    record::{Cause, Doubt, Extension, Letter, RecordFormat, State},
 };
 use onceward_testkit::sample;
 use proptest::prelude::*;
@@ -121,12 +123,14 @@ pub fn record() -> impl Strategy<Value = Record> {
         (state(), terms(), fences(), owner(), prop_oneof![1_u32..5, Just(u32::MAX)]),
         (prop::option::of(point()), prop::option::of(evidence), prop::option::of(Just(verdict)), timestamp()),
         prop::option::weighted(0.3, (timestamp(), cause()).prop_map(|(since, cause)| Doubt { since, cause })),
+        (prop::option::weighted(0.2, fence()), extensions()),
     )
         .prop_map(
             |(
                 (state, terms, fences, owner, attempt),
                 (recovery_point, evidence, verdict, created_at),
                 doubt,
+                (voided, extensions),
             )| {
                 let [opened, origin, fence] = fences;
                 Record {
@@ -143,10 +147,18 @@ pub fn record() -> impl Strategy<Value = Record> {
                     verdict,
                     // An earlier attempt was lost after the claim.
                     doubt: doubt.map(|doubt| Doubt { since: doubt.since.max(created_at), ..doubt }),
+                    voided,
+                    extensions,
                     ..sample::in_state("k", state)
                 }
             },
         )
+}
+
+/// Half of the records are of work that commits receipts.
+fn extensions() -> impl Strategy<Value = Vec<Extension>> {
+    let kept = Extension { tag: 2, critical: true, data: Bytes::new() };
+    prop_oneof![Just(Vec::new()), Just(vec![kept])]
 }
 
 /// An event that owns what the machine's own borrows.
@@ -170,7 +182,8 @@ impl Happening {
     pub fn event(&self) -> Event<'_> {
         match self {
             Self::Claim { claim, owner, .. } => {
-                Event::Claim { claim, owner: *owner, label: "k", format: RecordFormat::Two }
+                let namespace = NamespaceHash::from_bytes([7; 16]);
+                Event::Claim { claim, owner: *owner, label: "k", format: RecordFormat::Two, namespace }
             }
             Self::Other(event) => event.clone(),
         }
@@ -192,6 +205,24 @@ pub fn outcome() -> impl Strategy<Value = Outcome> {
         Just(Outcome::Retryable("connection refused".to_owned())),
         Just(Outcome::lost("timed out")),
         Just(Outcome::done_not_kept("too large")),
+        void().prop_map(|void| Outcome::Voided { void, why: "timed out".to_owned() }),
+    ]
+}
+
+fn void() -> impl Strategy<Value = Void> {
+    (fence(), prop::option::of(point())).prop_map(|(fence, point)| Void { fence, point })
+}
+
+fn finding() -> impl Strategy<Value = Result<Finding, String>> {
+    let why = || "nobody can tell".to_owned();
+    prop_oneof![
+        reply().prop_map(|reply| Ok(Finding::Completed(reply))),
+        Just(Ok(Finding::DoneNotKept(why()))),
+        Just(Ok(Finding::Absent)),
+        3 => void().prop_map(|void| Ok(Finding::Voided(void))),
+        Just(Ok(Finding::Inconclusive(why()))),
+        Just(Ok(Finding::Ambiguous(why()))),
+        Just(Err(why())),
     ]
 }
 
@@ -213,11 +244,16 @@ pub fn unowned() -> impl Strategy<Value = Happening> {
         prop::sample::select(vec!["A", "B", "completer"])
             .prop_map(|owner| Event::Resume { owner: OwnerToken::named(owner) }),
         reply().prop_map(|reply| Event::Evidence { fence: None, reply, by: "webhook".to_owned() }),
-        (0_u32..3, 0_u32..4).prop_map(|(ticks, limit)| Event::Inconclusive {
-            fence: None,
-            backoff: TICK * ticks,
-            limit
+        (fence(), 0_u32..3, any::<bool>()).prop_map(|(fence, ticks, due)| Event::Find {
+            fence,
+            hold: TICK * ticks,
+            start: if due { FindStart::WhenDue } else { FindStart::Now },
         }),
+        4 => (fence(), finding(), 0_u32..3, 0_u32..4).prop_map(|(fence, finding, ticks, attempts)| {
+            let terms = FindTerms::default().attempts(attempts).backoff(TICK * ticks);
+            Event::Found { fence, finding, terms, by: "a finder" }
+        }),
+        (0_u32..3).prop_map(|ticks| Event::GiveUp { after: TICK * ticks }),
         verdict.prop_map(|verdict| {
             Event::Resolve { fence: None, verdict, by: "ops".to_owned(), reason: "saw it".to_owned() }
         }),

@@ -1,10 +1,10 @@
 //! Properties of a single step, whatever the record, the event and the time.
 
-use onceward::event::{Answer, Decision, Event, Expiry, Moment, Notice, Refusal, Step, Write};
+use onceward::event::{Answer, Decision, Event, Expiry, Finding, Moment, Notice, Refusal, Step, Write};
 use onceward::fingerprint::Comparison;
 use onceward::{
     OnLapse, Record, Timestamp,
-    record::{Cause, State},
+    record::{Cause, Letter, Receipts, State},
 };
 use proptest::prelude::*;
 
@@ -69,8 +69,9 @@ proptest! {
         let fits = match happening.event() {
             Event::Claim { .. } => matches!(step.answer, Answer::Decision(_)),
             Event::Resume { .. } => matches!(step.answer, Answer::Decision(_) | Answer::Conflict),
-            Event::Renew { .. } | Event::Checkpoint { .. } => {
-                matches!(step.answer, Answer::Applied | Answer::Fenced)
+            Event::Renew { .. } => matches!(step.answer, Answer::Applied | Answer::Fenced),
+            Event::Checkpoint { .. } => {
+                matches!(step.answer, Answer::Applied | Answer::Fenced | Answer::Conflict)
             }
             Event::Settle { .. } => {
                 matches!(step.answer, Answer::Applied | Answer::Fenced | Answer::AlreadySettled(_))
@@ -78,9 +79,17 @@ proptest! {
             Event::Evidence { .. } | Event::Resolve { .. } => {
                 matches!(step.answer, Answer::Applied | Answer::AlreadySettled(_) | Answer::Conflict)
             }
-            Event::Inconclusive { .. } | Event::Expire { .. } => {
-                matches!(step.answer, Answer::Applied | Answer::Conflict)
+            Event::Find { .. } => {
+                matches!(step.answer, Answer::Applied | Answer::AlreadySettled(_) | Answer::Conflict)
             }
+            Event::Found { .. } => matches!(
+                step.answer,
+                Answer::Applied | Answer::AlreadySettled(_) | Answer::Fenced | Answer::Conflict
+            ),
+            Event::GiveUp { .. } => {
+                matches!(step.answer, Answer::Applied | Answer::Conflict | Answer::Left)
+            }
+            Event::Expire { .. } => matches!(step.answer, Answer::Applied | Answer::Conflict),
             Event::Sweep { .. } => matches!(step.answer, Answer::Lapsed | Answer::Swept | Answer::Left),
         };
         prop_assert!(fits, "{:?}", step.answer);
@@ -95,12 +104,15 @@ proptest! {
     }
 
     #[test]
-    fn a_fence_changes_only_with_a_new_tenure_and_then_it_rises(
+    fn a_fence_changes_only_with_a_new_tenure_or_a_void_and_then_it_rises(
         record in record(), at in moment(), happening in happening()
     ) {
         let step = happening.step(Some(&record), at);
         if let Write::Put(next) = &step.write {
-            if begins_a_tenure(&step) {
+            let was_voided = next.voided != record.voided;
+            if was_voided && !begins_a_tenure(&step) {
+                prop_assert_eq!((next.fence, next.voided), (record.fence.above(), Some(next.fence)));
+            } else if begins_a_tenure(&step) {
                 prop_assert!(next.fence > record.fence);
             } else {
                 prop_assert_eq!(next.fence, record.fence);
@@ -217,19 +229,24 @@ proptest! {
         // A claim knows what a tenure of this execution left as evidence.
         let knows = match happening.event() {
             Event::Settle { .. } | Event::Evidence { .. } | Event::Resolve { .. } => true,
-            Event::Claim { .. } => record.evidence.is_some(),
+            Event::Found { finding: Ok(Finding::Completed(_) | Finding::Voided(_)), .. } => true,
+            Event::Claim { .. } | Event::Find { .. } => record.evidence.is_some(),
             Event::Resume { .. }
             | Event::Renew { .. }
             | Event::Checkpoint { .. }
-            | Event::Inconclusive { .. }
+            | Event::Found { .. }
+            | Event::GiveUp { .. }
             | Event::Expire { .. }
             | Event::Sweep { .. } => false,
         };
         if !knows {
             let unknown = matches!(next.state, State::Unknown { .. });
             prop_assert!(unknown);
-            let probed = matches!(happening.event(), Event::Inconclusive { .. });
-            prop_assert_eq!(writes(&step), probed && step.answer == Answer::Applied);
+            let asked = matches!(
+                happening.event(),
+                Event::Find { .. } | Event::Found { .. } | Event::GiveUp { .. }
+            );
+            prop_assert_eq!(writes(&step), asked && step.answer == Answer::Applied);
         }
     }
 
@@ -352,7 +369,7 @@ proptest! {
 
     #[test]
     fn a_dead_letter_is_announced_once(record in record(), at in moment(), happening in happening()) {
-        let dead = |record: &Record| matches!(record.state, State::Unknown { letter: onceward::record::Letter::Dead, .. });
+        let dead = |record: &Record| matches!(record.state, State::Unknown { letter: Letter::Dead, .. });
         let step = happening.step(Some(&record), at);
         let next = after(Some(&record), &step);
         let became_dead = next.as_ref().is_some_and(dead) && !dead(&record);
@@ -372,15 +389,40 @@ proptest! {
     }
 
     #[test]
-    fn a_probe_that_cannot_tell_looks_again_later_and_not_beyond_its_limit(
+    fn a_find_that_cannot_tell_is_tried_again_later_and_not_beyond_its_limit(
         record in record(), at in moment(), happening in unowned()
     ) {
-        let Event::Inconclusive { fence: None, limit, .. } = happening.event() else { return Ok(()) };
+        let Event::Found { finding: Ok(Finding::Inconclusive(_) | Finding::Absent), terms, .. } = happening.event()
+        else { return Ok(()) };
         let step = happening.step(Some(&record), at);
         if let Write::Put(next) = &step.write {
             let State::Unknown { due_at, probes, letter, .. } = next.state else { panic!("it was decided") };
             prop_assert!(due_at >= at.now);
-            prop_assert_eq!(letter == onceward::record::Letter::Dead, probes >= limit);
+            prop_assert_eq!(letter == Letter::Dead, probes >= terms.attempts);
         }
+    }
+
+    #[test]
+    fn a_void_releases_only_work_with_receipts_that_nobody_knows_to_be_done(
+        record in record(), at in moment(), happening in happening()
+    ) {
+        let step = happening.step(Some(&record), at);
+        let Write::Put(next) = &step.write else { return Ok(()) };
+        prop_assume!(next.voided != record.voided && next.opened == record.opened);
+        let released = matches!(next.state, State::FailedRetryable { .. });
+        prop_assert!(released, "a voided operation is {}", next.state.name());
+        prop_assert_eq!(record.receipts(), Receipts::Kept);
+        prop_assert!(record.evidence.is_none() && record.entered.is_empty());
+        prop_assert!(!matches!(record.state, State::Unknown { cause: Cause::DoneNotKept, .. }));
+        prop_assert!(record.doubt.is_none_or(|doubt| doubt.cause != Cause::DoneNotKept));
+        prop_assert!(record.recovery_point.is_none() || next.recovery_point.is_some());
+    }
+
+    #[test]
+    fn an_owner_below_a_void_leaves_no_trace(record in record(), at in moment(), happening in owned()) {
+        let Event::Settle { fence, .. } = happening.event() else { return Ok(()) };
+        prop_assume!(record.voided.is_some_and(|voided| fence < voided));
+        let step = happening.step(Some(&record), at);
+        prop_assert_eq!((step.answer, step.write, step.notice), (Answer::Fenced, Write::Keep, None));
     }
 }
