@@ -36,7 +36,8 @@ use http::{HeaderMap, Request};
 use http_body_util::{BodyExt as _, Full};
 use onceward::http::{Failure, Handled, IdempotencyLayer, Policy, Routes, ScopeRules};
 use onceward::store::Store;
-use onceward::{Engine, EngineBuilder, Identity, MemoryStore, Timestamp, engine::Instance};
+use onceward::{Engine, EngineBuilder, Identity, MemoryStore, RecordId, Timestamp};
+use onceward::{engine::Instance, event::FindTerms};
 use onceward_testkit::VirtualClock;
 use tower::{Layer as _, ServiceExt as _};
 

@@ -219,7 +219,9 @@ fn finding() -> impl Strategy<Value = Result<Finding, String>> {
         reply().prop_map(|reply| Ok(Finding::Completed(reply))),
         Just(Ok(Finding::DoneNotKept(why()))),
         Just(Ok(Finding::Absent)),
-        3 => void().prop_map(|void| Ok(Finding::Voided(void))),
+        void().prop_map(|void| Ok(Finding::Voided(void))),
+        void().prop_map(|void| Ok(Finding::Voided(void))),
+        void().prop_map(|void| Ok(Finding::Voided(void))),
         Just(Ok(Finding::Inconclusive(why()))),
         Just(Ok(Finding::Ambiguous(why()))),
         Just(Err(why())),
@@ -236,6 +238,13 @@ pub fn owned() -> impl Strategy<Value = Happening> {
     .prop_map(Happening::Other)
 }
 
+fn found() -> impl Strategy<Value = Event<'static>> {
+    (fence(), finding(), 0_u32..3, 0_u32..4).prop_map(|(fence, finding, ticks, attempts)| {
+        let terms = FindTerms::default().attempts(attempts).backoff(TICK * ticks);
+        Event::Found { fence, finding, terms, by: "a finder" }
+    })
+}
+
 /// Events of neither a claimant nor an owner.
 pub fn unowned() -> impl Strategy<Value = Happening> {
     let verdict = prop_oneof![reply().prop_map(Resolution::Completed), Just(Resolution::Retryable)];
@@ -249,10 +258,9 @@ pub fn unowned() -> impl Strategy<Value = Happening> {
             hold: TICK * ticks,
             start: if due { FindStart::WhenDue } else { FindStart::Now },
         }),
-        4 => (fence(), finding(), 0_u32..3, 0_u32..4).prop_map(|(fence, finding, ticks, attempts)| {
-            let terms = FindTerms::default().attempts(attempts).backoff(TICK * ticks);
-            Event::Found { fence, finding, terms, by: "a finder" }
-        }),
+        found(),
+        found(),
+        found(),
         (0_u32..3).prop_map(|ticks| Event::GiveUp { after: TICK * ticks }),
         verdict.prop_map(|verdict| {
             Event::Resolve { fence: None, verdict, by: "ops".to_owned(), reason: "saw it".to_owned() }
