@@ -51,6 +51,13 @@ pub struct ReceiptRow {
     pub reply: Option<Result<Reply, String>>,
 }
 
+impl ReceiptRow {
+    /// Whether a handler has written it. Voids alone write a fence and nothing else.
+    pub(super) const fn is_written_by_handler(&self) -> bool {
+        self.point.is_some() || self.entered.is_some() || self.reply.is_some()
+    }
+}
+
 /// A phase that was committed.
 #[derive(Clone, PartialEq, Eq)]
 pub struct ReceiptPoint {
@@ -94,7 +101,9 @@ pub struct AgedRow {
 #[non_exhaustive]
 pub enum TableError {
     /// A transaction that is still open holds the row.
-    #[error("a transaction of the handler that is still open holds the receipt row, for longer than {waited:?}")]
+    #[error(
+        "a transaction of the handler that is still open holds the receipt row, for longer than {waited:?}"
+    )]
     Held {
         /// How long it was waited for.
         waited: Duration,

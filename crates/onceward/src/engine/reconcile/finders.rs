@@ -9,6 +9,7 @@ use futures_util::FutureExt as _;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
 use super::{CompletedOperation, FindTerms, Finding, Plan, Reconciler, Reconciling, UnknownOperation};
+use crate::RecordId;
 use crate::engine::apply::{Applied, Patience, Start, StoredRecord};
 use crate::engine::attach::{LocalTenure, WakeOnDrop};
 use crate::engine::observe::{FindResult, Observation};
@@ -18,7 +19,6 @@ use crate::outcome::{Outcome, Unsure};
 use crate::record::{Letter, Record, RecordFormat, State};
 use crate::store::{Cursor, Due, Entry, Scan, Which};
 use crate::time::{instant, sleep};
-use crate::RecordId;
 
 /// Completions whose receipts are checked at once. A completion beyond is not checked.
 const CHECKS: usize = 4;
@@ -44,7 +44,7 @@ impl Finders {
     /// How the operations of a route are found out. Where the reconciler panics, nothing finds them out.
     pub(in crate::engine) fn plan(&self, route: &str) -> Plan {
         let Some(reconciler) = &self.reconciler else {
-            return Plan::GiveUpAfter(self.reconciling.give_up_after);
+            return Plan::GiveUpAfter(self.reconciling.give_up_after_on(route));
         };
         catch_unwind(AssertUnwindSafe(|| reconciler.plan(route))).unwrap_or_else(|_| {
             tracing::error!(
@@ -223,7 +223,7 @@ impl Inner {
             Some(namespace) if namespace == self.namespace => plan,
             Some(_) => Plan::Leave,
             // Nothing tells whose it is. It was claimed by a version that could find nothing out.
-            None => Plan::GiveUpAfter(self.finders.reconciling.give_up_after),
+            None => Plan::GiveUpAfter(self.finders.reconciling.give_up_after_on(&record.subject.route)),
         }
     }
 
@@ -243,7 +243,7 @@ impl Inner {
     ) -> (Outcome, Option<HeldPlace>) {
         let plan = operation.read(|record| self.plan_of(record));
         match (outcome, plan, self.finders.places.clone().try_acquire_owned()) {
-            (Outcome::Unknown(unsure), Plan::Find(terms), Ok(place)) => {
+            (Outcome::Unknown(unsure), Plan::Find(terms), Ok(place)) if unsure.find_after.is_zero() => {
                 let unsure = Unsure { find_after: self.hold(), ..unsure };
                 (Outcome::Unknown(unsure), Some(HeldPlace { place, terms }))
             }
@@ -285,7 +285,9 @@ impl Inner {
         record: Arc<Record>,
     ) -> Result<Finding, String> {
         if record.format < RecordFormat::Two {
-            return Err("its record is in format 1, which does not name the window of an operation".to_owned());
+            return Err(
+                "its record is in format 1, which does not name the window of an operation".to_owned()
+            );
         }
         let unknown = UnknownOperation { operation: record.operation(id), fence: record.fence, record };
         let limit = self.finders.reconciling.find_timeout;
@@ -300,7 +302,9 @@ impl Inner {
         match found {
             Ok(Finding::Completed(reply)) => Ok(match self.check_size(&reply) {
                 Ok(()) => Finding::Completed(reply),
-                Err(error) => Finding::DoneNotKept(format!("it happened, and its answer cannot be kept: {error}")),
+                Err(error) => {
+                    Finding::DoneNotKept(format!("it happened, and its answer cannot be kept: {error}"))
+                }
             }),
             other => other,
         }
