@@ -15,10 +15,12 @@
 mod bound_table;
 mod control;
 mod finder;
+mod name;
 mod old_rows;
 mod table;
 
 pub use self::finder::{ReceiptFinder, RouteStatus};
+pub use self::name::{TableName, TableNameError};
 pub use self::old_rows::{KEEP, OldRowsError};
 pub use self::table::{
     AgedRow, Note, ReceiptEntered, ReceiptPoint, ReceiptRow, ReceiptTable, TableError, TableFuture,
