@@ -7,6 +7,7 @@ use onceward::fingerprint::{Difference, ProfileId};
 use onceward::{
     Claim, Fence, Fingerprint, Key, OnLapse, Outcome, Record, RecoveryPoint, Reply, Scope, Terms,
     claim::OwnerToken,
+    key::NamespaceHash,
     machine,
     record::{Entered, RecordFormat, State},
 };
@@ -28,7 +29,8 @@ fn claim_of(fingerprint: Fingerprint, route: &str) -> Claim {
 
 fn claimed(record: Option<&Record>, second: u64, claim: &Claim, who: &str) -> Step {
     let owner = OwnerToken::named(who);
-    let event = Event::Claim { claim, owner, label: "k", format: RecordFormat::Two };
+    let (format, namespace) = (RecordFormat::Two, NamespaceHash::from_bytes([7; 16]));
+    let event = Event::Claim { claim, owner, label: "k", format, namespace };
     machine::step(record, at(second), &event)
 }
 

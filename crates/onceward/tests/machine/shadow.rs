@@ -8,6 +8,7 @@ use onceward::store::{Due, Filter};
 use onceward::{
     OnLapse, Outcome, Record, Terms,
     claim::OwnerToken,
+    key::NamespaceHash,
     machine,
     record::{Cause, Doubt, Letter, State, StateKind, Subject},
 };
@@ -44,7 +45,9 @@ fn claim(record: &Record, second: u64) -> Step {
         record.fingerprint,
     );
     let (owner, format) = (OwnerToken::named("retry"), record.format);
-    machine::step(Some(record), at(second), &Event::Claim { claim: &claim, owner, label: "x", format })
+    let namespace = NamespaceHash::from_bytes([7; 16]);
+    let event = Event::Claim { claim: &claim, owner, label: "x", format, namespace };
+    machine::step(Some(record), at(second), &event)
 }
 
 fn written(step: Step) -> Record {

@@ -231,12 +231,87 @@ const ROWS: &[(&str, &str)] = &[
          5s O resolves completed 201 -> conflict state=failed_retryable",
     ),
     (
-        "unknown; probe inconclusive: backoff, past the limit dead-lettered, Applied",
+        "unknown; a find begins: unchanged and held; a second one: Conflict",
+        "0s A claims k body=x -> execute
+         0s F asks hold=10s -> conflict state=in_progress
+         1s A settles fence=1 unknown -> applied
+         2s F asks hold=10s -> applied state=unknown
+         11s G asks hold=10s -> conflict state=unknown
+         12s G asks hold=10s -> applied state=unknown
+         12s G asks now -> applied state=unknown",
+    ),
+    (
+        "unknown with evidence of completion; a find begins: completed, AlreadySettled",
+        "terms on_lapse=resume attempts=3
+         0s A claims k body=x -> execute
+         0s A checkpoints fence=1 point=p -> applied
+         60s B claims k body=x -> resume fence=2
+         61s B settles fence=2 unknown -> applied
+         62s A settles fence=1 201 -> fenced
+         63s F asks -> already_settled 201 state=completed",
+    ),
+    (
+        "unknown; found inconclusive or absent: backoff, past the limit dead-lettered, Applied",
         "0s A claims k body=x -> execute
          0s A settles fence=1 unknown -> applied
-         1s P probes inconclusive limit=2 -> applied state=unknown
-         2s P probes inconclusive limit=2 -> applied alarm=dead_lettered state=unknown
-         3s P probes inconclusive limit=2 -> conflict state=unknown",
+         1s F finds inconclusive attempts=2 -> applied state=unknown
+         2s F finds absent attempts=2 -> applied alarm=dead_lettered state=unknown
+         3s F finds inconclusive attempts=2 -> conflict state=unknown",
+    ),
+    (
+        "unknown; the finder could not ask: tried again later, however often, Applied",
+        "0s A claims k body=x -> execute
+         0s A settles fence=1 unknown -> applied
+         1s F finds nobody attempts=1 -> applied state=unknown
+         2h F finds nobody attempts=1 -> applied state=unknown",
+    ),
+    (
+        "unknown; found completed: completed; it was done: unknown, cause done_not_kept, dead-lettered",
+        "0s A claims k body=x -> execute
+         0s A settles fence=1 unknown -> applied
+         1s F finds completed 201 -> applied state=completed
+         2s F finds completed 201 -> already_settled 201 state=completed
+         3s A claims k2 body=x -> execute
+         3s A settles fence=1 unknown -> applied
+         4s F finds done -> applied alarm=dead_lettered state=unknown cause=done_not_kept",
+    ),
+    (
+        "unknown; voided right above the fence: failed_retryable, resumable at the row's point",
+        "terms receipts=kept
+         0s A claims k body=x -> execute
+         0s A settles fence=1 unknown -> applied
+         1s F finds voided -> applied state=failed_retryable voided=yes
+         2s A settles fence=1 201 -> fenced state=failed_retryable
+         3s B claims k body=x -> execute fence=2
+         3s B settles fence=2 unknown -> applied
+         4s F finds voided point=p -> applied state=failed_retryable
+         5s C claims k body=x -> resume fence=3 point=p",
+    ),
+    (
+        "unknown; ambiguous, or a void that proves nothing: dead-lettered, Applied",
+        "0s A claims k body=x -> execute
+         0s A settles fence=1 unknown -> applied
+         1s F finds ambiguous -> applied alarm=dead_lettered state=unknown
+         2s A claims k2 body=x -> execute
+         2s A settles fence=1 unknown -> applied
+         3s F finds voided -> applied alarm=dead_lettered state=unknown voided=no",
+    ),
+    (
+        "any, fence differs; found: unchanged, Conflict; completed is kept as evidence, Fenced",
+        "0s A claims k body=x -> execute
+         0s A settles fence=1 retryable -> applied
+         1s B claims k body=x -> execute fence=2
+         1s B settles fence=2 unknown -> applied
+         2s F finds fence=1 inconclusive -> conflict state=unknown
+         3s F finds fence=1 completed 201 -> fenced alarm=contradiction state=unknown
+         4s O resolves retryable -> already_settled 201 alarm=contradiction state=completed",
+    ),
+    (
+        "unknown, nothing finds it out; gave up: dead-lettered once it is old enough, Applied",
+        "0s A claims k body=x -> execute
+         0s A settles fence=1 unknown -> applied
+         15m E gives_up after=15m -> applied alarm=dead_lettered state=unknown
+         16m E gives_up after=15m -> conflict state=unknown",
     ),
     (
         "completed, failed_retryable; operator expires it: expires_at is sooner, Applied",

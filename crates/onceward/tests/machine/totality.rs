@@ -412,7 +412,8 @@ proptest! {
         prop_assert_eq!(next.state.kind(), StateKind::FailedRetryable);
         prop_assert_eq!(record.receipts(), Receipts::Kept);
         prop_assert!(record.evidence.is_none() && record.entered.is_empty());
-        prop_assert!(!matches!(record.state, State::Unknown { cause: Cause::DoneNotKept, .. }));
+        let known = matches!(record.state, State::Unknown { cause: Cause::DoneNotKept, .. });
+        prop_assert!(!known, "it was known to be done");
         prop_assert!(record.doubt.is_none_or(|doubt| doubt.cause != Cause::DoneNotKept));
         prop_assert!(record.recovery_point.is_none() || next.recovery_point.is_some());
     }
