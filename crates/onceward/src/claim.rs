@@ -120,11 +120,8 @@ impl Claim {
     /// Asks for work to be done once under this key, on the default [`Terms`].
     pub fn new(scope: Scope, key: Key, fingerprint: Fingerprint) -> Self {
         let terms = Terms::default();
-        let timing = Timing {
-            attach: Duration::ZERO,
-            timeout: Duration::from_secs(30),
-            resume_after: terms.lease,
-        };
+        let timing =
+            Timing { attach: Duration::ZERO, timeout: Duration::from_secs(30), resume_after: terms.lease };
         Self {
             scope,
             key,

@@ -5,9 +5,7 @@ use std::{convert::Infallible, fmt, sync::Arc};
 use sfv::{BareItemFromInput, Parser, visitor::Ignored};
 
 use crate::digest::Digest;
-pub use crate::id::{
-    Identity, IdentityError, Namespace, NamespaceHash, NotARecordId, OperationId, RecordId,
-};
+pub use crate::id::{Identity, IdentityError, Namespace, NamespaceHash, NotARecordId, OperationId, RecordId};
 pub use crate::scope::{Scope, ScopeError};
 pub use crate::secret::{Secret, SecretTooShort};
 

@@ -9,8 +9,8 @@ use onceward::store::{Seen, Stamped, Store, Swapped};
 use onceward::{
     Claim, Fence, Identity, Key, Outcome, Record, RecordId, RecoveryPoint, Reply, Scope, Timestamp,
     claim::OwnerToken,
-    machine,
     key::NamespaceHash,
+    machine,
     outcome::{Unsure, Void},
     record::{Naming, State},
     store::Clock,
@@ -254,10 +254,10 @@ impl<'a> Request<'a> {
                 outcome: match ending {
                     Ending::Completed(answered) => Outcome::Completed(reply(answered)),
                     Ending::Retryable => Outcome::Retryable(WHY.to_owned()),
-                    Ending::Voided(voiding) => Outcome::Voided { void: void(fence, voiding), why: WHY.to_owned() },
-                    Ending::Unknown(cause) => {
-                        Outcome::Unknown(Unsure::new(*cause, WHY))
+                    Ending::Voided(voiding) => {
+                        Outcome::Voided { void: void(fence, voiding), why: WHY.to_owned() }
                     }
+                    Ending::Unknown(cause) => Outcome::Unknown(Unsure::new(*cause, WHY)),
                 },
             },
             Deed::Evidence(answered) => Event::Evidence { fence: None, reply: reply(answered), by },
@@ -295,9 +295,9 @@ fn found(fence: Fence, finding: &FoundOut) -> Finding {
 }
 
 fn void(fence: Fence, Voiding { raised, point }: &Voiding) -> Void {
-    let point = point.as_ref().map(|name| {
-        RecoveryPoint::new(name, String::new()).expect("a script's recovery point is short")
-    });
+    let point = point
+        .as_ref()
+        .map(|name| RecoveryPoint::new(name, String::new()).expect("a script's recovery point is short"));
     Void { fence: Fence::from_number(fence.as_number() + raised), point }
 }
 

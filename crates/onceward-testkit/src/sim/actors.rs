@@ -336,7 +336,16 @@ impl Cast {
                 );
             }
             (State::Unknown { .. }, _) => {
-                drop(node.engine.inconclusive(id, fence, FindTerms::default().attempts(4).backoff(Duration::from_millis(300)), "the ledger did not say").await);
+                drop(
+                    node.engine
+                        .inconclusive(
+                            id,
+                            fence,
+                            FindTerms::default().attempts(4).backoff(Duration::from_millis(300)),
+                            "the ledger did not say",
+                        )
+                        .await,
+                );
             }
             (State::Completed { .. }, _) if self.draw(|world| world.random.permille(chances.expire)) => {
                 drop(node.engine.expire(id, None).await);

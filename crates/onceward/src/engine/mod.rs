@@ -59,18 +59,18 @@ use self::clock::StoreClock;
 use self::identity::{Asked, Recognised};
 use self::lost_claims::LostClaims;
 use self::outage::Outages;
-use self::reconcile::{Finders, StoreName};
 #[cfg(feature = "http")]
 pub(crate) use self::pass_through::Entry as PassThroughEntry;
 #[cfg(feature = "http")]
 use self::pass_through::PassThrough;
+use self::reconcile::{Finders, StoreName};
 use self::shared_cache::SharedCacheClient;
 use crate::claim::Claim;
 use crate::event::Refusal;
+use crate::id::NamespaceHash;
 use crate::outcome::{Outcome, Reply};
 use crate::store::{Store, StoreError};
 use crate::time::{Clock, instant};
-use crate::id::NamespaceHash;
 use crate::{Identity, Key, RecordId, Scope, Timestamp, record::RecordFormat};
 
 /// Makes work happen once. Cheap to clone; all clones are one engine.

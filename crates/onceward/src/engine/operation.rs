@@ -5,9 +5,9 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use super::apply::{Applied, Failed, Patience, Start, StoredRecord};
+use super::observe::{FindResult, Observation};
 use super::operate::{By, Settled, settled};
 use super::{EngineError, Inner, log};
-use super::observe::{FindResult, Observation};
 use crate::event::{Answer, Event, Finding, Moment, Refusal};
 use crate::outcome::{Outcome, RecoveryPoint};
 use crate::record::{Fence, Record};

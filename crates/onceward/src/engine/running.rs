@@ -229,10 +229,9 @@ impl Inner {
                     self.limits.reply_bytes
                 ))
             }
-            Outcome::Completed(_)
-            | Outcome::Retryable(_)
-            | Outcome::Voided { .. }
-            | Outcome::Unknown(_) => outcome,
+            Outcome::Completed(_) | Outcome::Retryable(_) | Outcome::Voided { .. } | Outcome::Unknown(_) => {
+                outcome
+            }
         }
     }
 

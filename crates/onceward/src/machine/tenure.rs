@@ -81,7 +81,10 @@ pub(super) fn settled(record: &Record, at: Moment, fence: Fence, outcome: &Outco
         (State::Completed { reply, .. }, Outcome::Completed(_) | Outcome::Unknown(_)) => {
             keep(Answer::AlreadySettled(Some(reply.clone())))
         }
-        (State::FailedRetryable { .. }, Outcome::Retryable(_) | Outcome::Voided { .. } | Outcome::Unknown(_))
+        (
+            State::FailedRetryable { .. },
+            Outcome::Retryable(_) | Outcome::Voided { .. } | Outcome::Unknown(_),
+        )
         | (State::Expired { .. }, _) => keep(Answer::AlreadySettled(None)),
     }
 }

@@ -104,7 +104,10 @@ pub fn read_headers(text: &str) -> Result<Vec<(String, Bytes)>, String> {
 
 fn header((mut name, value): (String, String)) -> Result<(String, Bytes), String> {
     if name.is_empty() || !name.bytes().all(is_token) {
-        return Err(format!("the receipt row has a header name of {} bytes that HTTP does not allow", name.len()));
+        return Err(format!(
+            "the receipt row has a header name of {} bytes that HTTP does not allow",
+            name.len()
+        ));
     }
     name.make_ascii_lowercase();
     if value.bytes().any(|byte| byte.is_ascii_control() && byte != b'\t') {

@@ -94,7 +94,9 @@ pub struct AgedRow {
 #[non_exhaustive]
 pub enum TableError {
     /// A transaction that is still open holds the row.
-    #[error("a transaction of the handler that is still open holds the receipt row, for longer than {waited:?}")]
+    #[error(
+        "a transaction of the handler that is still open holds the receipt row, for longer than {waited:?}"
+    )]
     Held {
         /// How long it was waited for.
         waited: Duration,

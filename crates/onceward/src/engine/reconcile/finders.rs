@@ -9,6 +9,7 @@ use futures_util::FutureExt as _;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
 use super::{CompletedOperation, FindTerms, Finding, Plan, Reconciler, Reconciling, UnknownOperation};
+use crate::RecordId;
 use crate::engine::apply::{Applied, Patience, Start, StoredRecord};
 use crate::engine::attach::{LocalTenure, WakeOnDrop};
 use crate::engine::observe::{FindResult, Observation};
@@ -18,7 +19,6 @@ use crate::outcome::{Outcome, Unsure};
 use crate::record::{Letter, Record, RecordFormat, State};
 use crate::store::{Cursor, Due, Entry, Scan, Which};
 use crate::time::{instant, sleep};
-use crate::RecordId;
 
 /// Completions whose receipts are checked at once. A completion beyond is not checked.
 const CHECKS: usize = 4;
@@ -285,7 +285,9 @@ impl Inner {
         record: Arc<Record>,
     ) -> Result<Finding, String> {
         if record.format < RecordFormat::Two {
-            return Err("its record is in format 1, which does not name the window of an operation".to_owned());
+            return Err(
+                "its record is in format 1, which does not name the window of an operation".to_owned()
+            );
         }
         let unknown = UnknownOperation { operation: record.operation(id), fence: record.fence, record };
         let limit = self.finders.reconciling.find_timeout;
@@ -300,7 +302,9 @@ impl Inner {
         match found {
             Ok(Finding::Completed(reply)) => Ok(match self.check_size(&reply) {
                 Ok(()) => Finding::Completed(reply),
-                Err(error) => Finding::DoneNotKept(format!("it happened, and its answer cannot be kept: {error}")),
+                Err(error) => {
+                    Finding::DoneNotKept(format!("it happened, and its answer cannot be kept: {error}"))
+                }
             }),
             other => other,
         }
