@@ -57,8 +57,12 @@ impl Inner {
             match inner.claim(id, &claim, owner, first).await {
                 Ok(Claimed::Reserved(operation)) => {
                     let (local_tenure, wake) = inner.running.begin(id);
-                    inner.execute(&operation, &claim, work, (wake, answer)).await;
+                    let next = inner.execute(&operation, &claim, work, (wake, answer)).await;
                     drop(local_tenure);
+                    // The work has been dropped by now, and its connection with it.
+                    if next == AfterWork::FindNow {
+                        inner.find_soon(id, operation.stored_record()).await;
+                    }
                 }
                 Ok(Claimed::Replay { reply, expires_at }) => {
                     send(answer, Ok(without_work(Ran::Replayed { reply, expires_at })));

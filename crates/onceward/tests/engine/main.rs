@@ -9,6 +9,7 @@ mod limits;
 mod log;
 mod logs;
 mod operating;
+mod receipts;
 mod regressions;
 mod running;
 mod shared_cache;
