@@ -1,5 +1,6 @@
 //! A running gateway: everything that `serve` and `demo` start, reload and stop.
 
+mod receipts;
 mod reload;
 
 use std::net::SocketAddr;
@@ -61,6 +62,8 @@ pub struct Running {
     stage: watch::Sender<Stage>,
     front: JoinHandle<Ended>,
     operators: JoinHandle<()>,
+    /// What is done for receipt tables in the background.
+    keeping: Option<JoinHandle<()>>,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
@@ -112,6 +115,11 @@ impl Running {
         if let Some(format) = settings.store.record_format(settings.record_format) {
             builder = builder.record_format(format);
         }
+        let finder = stores::receipt_finder(&settings)?;
+        if let Some(finder) = finder.clone() {
+            builder = builder.reconciler(finder);
+        }
+        let builder = builder.reconciling(settings.reconciling.clone());
         let engine = builder.open(identity).await.map_err(|error| open_error(error, &settings, &store))?;
         if let Some(warning) = store.secret_warning(secret.as_ref()) {
             tracing::warn!("{warning}");
@@ -126,6 +134,7 @@ impl Running {
         let gateway = Gateway::new(layer, proxy, metrics.clone(), tracer.clone());
 
         let (stage, reached) = watch::channel(Stage::Open);
+        let keeping = finder.map(|finder| receipts::keep(finder, engine.clone(), reached.clone()));
         let readiness = Readiness::default();
         let (address, admin) = (listener.local_addr()?, operators.local_addr()?);
         let front = Front { limits: settings.limits.clone(), tls: certificate.clone() };
@@ -157,6 +166,7 @@ impl Running {
             stage,
             front,
             operators,
+            keeping,
         })
     }
 
@@ -192,6 +202,11 @@ impl Running {
             }
         }
         self.stage.send_replace(Stage::Over);
+        if let Some(keeping) = self.keeping
+            && let Err(error) = keeping.await
+        {
+            tracing::error!(cause = %error, "the task that keeps the receipts panicked, which is a bug: please report it");
+        }
         if let Err(error) = self.operators.await {
             tracing::error!(cause = %error, "the admin listener panicked, which is a bug: please report it");
         }

@@ -11,6 +11,8 @@ use http::uri::{Authority, PathAndQuery};
 use ipnet::IpNet;
 use onceward::event::Expiry;
 use onceward::http::{Routes, ScopeRules};
+use onceward::receipts::TableName;
+use onceward::reconcile::{FindTerms, Reconciling};
 use onceward::{OnLapse, Secret, record::RecordFormat};
 use onceward_postgres::PostgresUrl;
 use onceward_redis::RedisUrl;
@@ -41,6 +43,10 @@ pub struct Settings {
     pub admin: Admin,
     /// The policy of every route.
     pub routes: Routes,
+    /// When unknown outcomes are dead letters.
+    pub reconciling: Reconciling,
+    /// The routes whose handlers write receipt rows.
+    pub receipts: Vec<ReceiptRoute>,
     /// What becomes of a record past its window.
     pub expiry: Expiry,
     /// What clients put before `/.well-known`, where a proxy in front changes it. Empty where it does not.
@@ -127,6 +133,28 @@ pub enum StoreUrl {
     Postgres(PostgresUrl),
     /// `redis://…`: shared too, for records that may be lost.
     Redis(RedisUrl),
+}
+
+/// A route whose handlers write receipt rows.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ReceiptRoute {
+    /// The route.
+    pub route: String,
+    /// The handlers' database.
+    pub url: ReceiptsUrl,
+    /// The name of the table.
+    pub table: TableName,
+    /// How often, and how soon again, an unknown outcome is asked about.
+    pub terms: FindTerms,
+}
+
+/// The database of handlers that write receipt rows.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum ReceiptsUrl {
+    /// `sqlite:PATH`: on this machine.
+    Sqlite(PathBuf),
+    /// `postgres://…`.
+    Postgres(PostgresUrl),
 }
 
 /// The admin listener.
@@ -311,6 +339,8 @@ impl Settings {
             ("record_format", self.record_format == other.record_format),
             ("secret", self.secret == other.secret),
             ("admin.listen", self.admin.listen == other.admin.listen),
+            ("dead_letter_after", self.reconciling == other.reconciling),
+            ("routes.receipts or routes.reconcile", self.receipts == other.receipts),
             ("defaults.expire", self.expiry == other.expiry),
             ("public_url", self.public_url == other.public_url),
             ("tls (whether there is a certificate)", self.tls.is_some() == other.tls.is_some()),

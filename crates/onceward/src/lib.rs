@@ -51,6 +51,7 @@ mod time;
 pub use claim::Claim;
 pub use engine::{
     Claimed, Engine, EngineBuilder, EngineError, Limits, OpenError, Operation, Ran, Reservation, Sweeping,
+    reconcile,
 };
 pub use event::Refusal;
 pub use fingerprint::{Fingerprint, Profile};

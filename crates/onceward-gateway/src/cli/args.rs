@@ -3,8 +3,9 @@
 use std::ffi::OsString;
 
 use clap::builder::NonEmptyStringValueParser;
-use clap::{Arg, ArgAction, ArgMatches, Command};
+use clap::{Arg, ArgAction, ArgGroup, ArgMatches, Command};
 use onceward::engine::IdentityChange;
+use onceward::receipts::TableName;
 
 use crate::config::{ConfigErrors, Form, Key, Origin, Problem, Sources, keys, later};
 
@@ -12,6 +13,9 @@ pub(super) const JSON: &str = "json";
 pub(super) const SCHEMA: &str = "schema";
 pub(super) const URL: &str = "url";
 pub(super) const PRINT_SQL: &str = "print-sql";
+pub(super) const DIALECT: &str = "dialect";
+pub(super) const TABLE: &str = "table";
+pub(super) const RESUME_VOIDS: &str = "resume-voids";
 const CONFIG: &str = "config";
 const ACCEPT: &str = "accept-identity-change";
 
@@ -60,6 +64,35 @@ pub fn command() -> Command {
                 &["store"],
             )),
         )
+        .subcommand(configured(
+            Command::new("receipts")
+                .about("Print the receipt table for the handlers' database, or let its voids release again")
+                .arg(switch(PRINT_SQL, "Print the statements for the migrations of that database, and change nothing"))
+                .arg(
+                    Arg::new(DIALECT)
+                        .long(DIALECT)
+                        .value_parser(["postgres", "sqlite"])
+                        .default_value("postgres")
+                        .help("The kind of that database"),
+                )
+                .arg(
+                    Arg::new(TABLE)
+                        .long(TABLE)
+                        .value_name("NAME")
+                        .value_parser(str::parse::<TableName>)
+                        .default_value("onceward_receipts")
+                        .help("The name of the table"),
+                )
+                .arg(
+                    Arg::new(RESUME_VOIDS)
+                        .long(RESUME_VOIDS)
+                        .value_name("ROUTE")
+                        .conflicts_with(PRINT_SQL)
+                        .help("Let the voids of this route release again, after its handler was corrected"),
+                )
+                .arg(switch(JSON, "Print what was done as JSON").conflicts_with(PRINT_SQL))
+                .group(ArgGroup::new("receipts-action").args([PRINT_SQL, RESUME_VOIDS]).required(true)),
+        ))
         .subcommand(with_keys(
             Command::new("healthcheck").about("Ask a running gateway whether it is ready").arg(
                 Arg::new(URL)

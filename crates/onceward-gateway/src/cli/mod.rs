@@ -13,6 +13,7 @@ use std::process::ExitCode;
 
 use clap::ArgMatches;
 use clap::error::ErrorKind;
+use onceward::receipts::TableName;
 
 use crate::check;
 use crate::config::{ConfigErrors, Sources};
@@ -138,6 +139,7 @@ fn dispatch(
             }
             Some(_) | None => Err(Failure::Failed("this command is not in this version".into())),
         },
+        Some(("receipts", matches)) => receipts(matches, variables),
         Some(("healthcheck", matches)) => {
             let sources = args::sources(matches, variables)?;
             let url = matches.get_one::<String>(args::URL).map(String::as_str);
@@ -145,6 +147,23 @@ fn dispatch(
             print(&format!("{}\n", block_on(healthcheck::ask(&target))??))
         }
         Some(_) | None => Err(Failure::Failed("this command is not in this version".into())),
+    }
+}
+
+fn receipts(
+    matches: &ArgMatches,
+    variables: impl IntoIterator<Item = (OsString, OsString)>,
+) -> Result<(), Failure> {
+    let text = |id| matches.get_one::<String>(id).map(String::as_str);
+    match text(args::RESUME_VOIDS) {
+        Some(route) => {
+            let settings = args::sources(matches, variables)?.load()?.settings;
+            print_done(&block_on(maintenance::resume_voids(&settings, route))??, matches)
+        }
+        None => {
+            let table = matches.get_one::<TableName>(args::TABLE).cloned().unwrap_or_default();
+            print(&maintenance::receipts_sql(text(args::DIALECT).unwrap_or_default(), &table))
+        }
     }
 }
 

@@ -73,7 +73,9 @@ fn path_in_file(mut path: Path, removed: &[Path]) -> Path {
 /// Serde's message in plain language. A value in the place of a secret is never repeated.
 fn rephrase(path: &Path, found: Option<&Node>, message: &str) -> String {
     let keys: Vec<&str> = path.keys().collect();
-    let secret = keys.iter().any(|key| matches!(*key, "secret" | "token")) || keys.last() == Some(&"tokens");
+    let secret = keys.iter().any(|key| matches!(*key, "secret" | "token"))
+        || keys.last() == Some(&"tokens")
+        || keys.windows(2).any(|pair| pair == ["receipts", "url"]);
     let missing = message.strip_prefix("missing field ");
     if let Some(field) = missing {
         return format!("`{path}` has no {field}: add it");

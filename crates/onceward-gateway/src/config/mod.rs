@@ -17,6 +17,7 @@ mod names;
 mod overrides;
 mod pattern;
 mod problem;
+mod reconciling;
 mod routes;
 mod rules;
 mod secret_source;

@@ -145,6 +145,8 @@ fn policy(rules: &Rules, buffered: usize, place: &Place, findings: &mut Findings
         .respond_within(rules.respond_within.0)
         .lease(rules.lease.0)
         .on_lapse(rules.on_lapse.0.into())
+        .receipts(rules.receipts)
+        .resume_after(rules.resume_after.map(|Time(time)| time))
         .retention(rules.retention.0)
         .grace(rules.grace.0)
         .store_down(rules.store_down.0)
@@ -159,7 +161,10 @@ fn policy(rules: &Rules, buffered: usize, place: &Place, findings: &mut Findings
 }
 
 fn times(rules: &Rules, place: &Place, findings: &mut Findings<'_>) {
+    let resume_after = rules.resume_after.unwrap_or(rules.lease);
     for (key, Time(value), least, most) in [
+        ("resume_after", resume_after, Duration::ZERO, Claim::MAX_LEASE),
+        ("dead_letter_after", rules.dead_letter_after, onceward::Limits::MIN_PAUSE, onceward::Limits::MAX_PATIENCE),
         ("lease", rules.lease, Claim::MIN_LEASE, Claim::MAX_LEASE),
         ("retention", rules.retention, Claim::MIN_RETENTION, Claim::MAX_RETENTION),
         ("grace", rules.grace, Duration::ZERO, Claim::MAX_RETENTION),

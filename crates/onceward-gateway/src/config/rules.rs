@@ -3,10 +3,14 @@
 use onceward::event::Expiry;
 use onceward::http::{CloseDelimited, Flavor, InProgress, KeyRule, Mode, Policy, SetCookie, StoreDown};
 use onceward::key::Syntax;
+use onceward::receipts::TableName;
+use onceward::reconcile::{FindTerms, Reconciling};
+use onceward::record::Receipts;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use super::choice::Choice;
+use super::secret_source::SecretSource;
 use super::values::{MethodName, Size, Time};
 use crate::settings::LapseRule;
 
@@ -19,6 +23,9 @@ macro_rules! rules {
         #[serde(deny_unknown_fields, default)]
         pub(super) struct Defaults {
             $($(#[doc = $doc])+ pub $name: $type,)+
+            /// How long work that goes on after its timeout is left alone before its outcome is found out. Without it: the larger of `timeout` and `lease`.
+            #[serde(skip_serializing_if = "Option::is_none")]
+            pub resume_after: Option<Time>,
             /// What becomes of a record past its window, for the whole store: it is removed (`delete`), or kept without its body, for audit (`soft`).
             pub expire: Choice<Expiry>,
         }
@@ -34,38 +41,59 @@ macro_rules! rules {
             #[serde(default, skip_serializing_if = "Option::is_none")]
             pub protect: Option<bool>,
             $($(#[doc = $doc])+ #[serde(default, skip_serializing_if = "Option::is_none")] pub $name: Option<$type>,)+
+            /// How long work that goes on after its timeout is left alone before its outcome is found out. Without it: the larger of `timeout` and `lease`.
+            #[serde(default, skip_serializing_if = "Option::is_none")]
+            pub resume_after: Option<Time>,
+            /// The table in the handler's own database that proves what was committed.
+            #[serde(default, skip_serializing_if = "Option::is_none")]
+            pub receipts: Option<ReceiptTable>,
+            /// How often, and how soon again, unknown outcomes are asked about.
+            #[serde(default, skip_serializing_if = "Option::is_none")]
+            pub reconcile: Option<Reconcile>,
         }
 
         /// The effective values of a route.
         #[derive(Debug, Clone)]
         pub(super) struct Rules {
             $(pub $name: $type,)+
+            pub resume_after: Option<Time>,
+            pub receipts: Receipts,
         }
 
         impl Default for Defaults {
             fn default() -> Self {
                 let policy = Policy::new();
-                Self { $($name: $default(&policy),)+ expire: Choice::default() }
+                Self { $($name: $default(&policy),)+ resume_after: None, expire: Choice::default() }
             }
         }
 
         impl Defaults {
             /// The effective values of requests that match no route.
             pub(super) fn rules(&self) -> Rules {
-                Rules { $($name: self.$name.clone(),)+ }
+                Rules { $($name: self.$name.clone(),)+ resume_after: self.resume_after, receipts: Receipts::None }
             }
         }
 
         impl Route {
             /// Its own values, and those that it inherits.
             pub(super) fn rules(&self, defaults: &Defaults) -> Rules {
-                Rules { $($name: self.$name.clone().unwrap_or_else(|| defaults.$name.clone()),)+ }
+                Rules {
+                    $($name: self.$name.clone().unwrap_or_else(|| defaults.$name.clone()),)+
+                    resume_after: self.resume_after.or(defaults.resume_after),
+                    receipts: if self.receipts.is_some() { Receipts::Kept } else { Receipts::None },
+                }
             }
 
             /// The keys that it sets, without `match` and `protect`.
             pub(super) fn keys_set(&self) -> Vec<&'static str> {
                 let mut keys = Vec::new();
                 $(if self.$name.is_some() { keys.push(stringify!($name)); })+
+                let others = [
+                    ("resume_after", self.resume_after.is_some()),
+                    ("receipts", self.receipts.is_some()),
+                    ("reconcile", self.reconcile.is_some()),
+                ];
+                keys.extend(others.into_iter().filter(|(_, set)| *set).map(|(key, _)| key));
                 keys
             }
         }
@@ -95,6 +123,8 @@ rules! {
     lease: Time = |policy: &Policy| Time(policy.lease);
     /// What a lapsed lease means: an unknown outcome (`unknown`), or going on from a recovery point, where there is one (`resume`).
     on_lapse: Choice<LapseRule> = |_: &Policy| Choice::default();
+    /// After this long an unknown outcome that nothing can find out is a dead letter: it waits for an operator.
+    dead_letter_after: Time = |_: &Policy| Time(Reconciling::default().give_up_after);
     /// How long a completed answer is promised to be replayed. It is published to clients.
     retention: Time = |policy: &Policy| Time(policy.retention);
     /// How much longer than promised it is kept, at most.
@@ -129,4 +159,47 @@ pub(super) struct Fingerprint {
     pub headers: Vec<String>,
     /// JSON pointers to what is left out of JSON bodies.
     pub ignore: Vec<String>,
+}
+
+/// The table in the handler's own database that proves what was committed.
+#[derive(Debug, Clone, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub(super) struct ReceiptTable {
+    /// Where that database is: `postgres://…`, or `sqlite:PATH`. From a variable or a file, because it may have a password.
+    pub url: SecretSource,
+    /// The name of the table, as `onceward receipts --print-sql` made it.
+    #[serde(default = "default_table")]
+    pub table: String,
+}
+
+fn default_table() -> String {
+    TableName::default().to_string()
+}
+
+/// How often, and how soon again, unknown outcomes are asked about.
+#[derive(Debug, Clone, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields, default)]
+pub(super) struct Reconcile {
+    /// Findings that decide nothing until the operation is a dead letter. A database that does not answer is an alarm, not a finding.
+    pub attempts: u32,
+    /// The pause after the first of them. It doubles, with jitter.
+    pub backoff: Time,
+    /// The longest pause.
+    pub max_backoff: Time,
+}
+
+impl Default for Reconcile {
+    fn default() -> Self {
+        let terms = FindTerms::default();
+        Self { attempts: terms.attempts, backoff: Time(terms.backoff), max_backoff: Time(terms.max_backoff) }
+    }
+}
+
+impl Reconcile {
+    pub(super) fn terms(&self) -> FindTerms {
+        FindTerms::default()
+            .attempts(self.attempts)
+            .backoff(self.backoff.0)
+            .max_backoff(self.max_backoff.0)
+    }
 }

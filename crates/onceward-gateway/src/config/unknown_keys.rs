@@ -13,7 +13,10 @@ pub(super) const LATER: [(&str, &str); 3] = [
         "let a proxy in front authorise and set a header, and use scope = [\"header:NAME\"] with scope_verified = true",
     ),
     ("webhooks", "let the receiver of the webhook resolve the operation through the operations API"),
-    ("routes.reconcile", "operations of unknown outcome wait for a verdict through the operations API"),
+    (
+        "routes.reconcile.find",
+        "outcomes are found out by [routes.receipts], or wait for a verdict through the operations API",
+    ),
 ];
 
 /// Removes every unknown key from the tree, and reports each.
@@ -65,7 +68,12 @@ fn find(node: &Node, schema: &Schema, path: &Path, found: &mut Vec<(Path, String
 }
 
 fn is_secret(path: &Path) -> bool {
-    matches!(path.keys().next_back(), Some("secret" | "token"))
+    let mut keys = path.keys().rev();
+    match keys.next() {
+        Some("secret" | "token") => true,
+        Some("url") => keys.next() == Some("receipts"),
+        Some(_) | None => false,
+    }
 }
 
 /// Whether the schema is a table, and not a list of tables.

@@ -8,6 +8,7 @@ use onceward::{Identity, Secret, record::RecordFormat};
 
 use super::document::Document;
 use super::problem::{ConfigErrors, Problem};
+use super::reconciling;
 use super::routes;
 use super::tree::{Node, Path};
 use super::urls::UpstreamUrl;
@@ -70,6 +71,7 @@ pub(super) fn settings(
     upstream_tls(document, &mut findings);
     let limits = limits(document, &mut findings);
     let routes = routes::build(document, &mut findings);
+    let receipts = reconciling::receipts(document, variables, &mut findings);
     ConfigErrors::unless_empty(findings.problems)?;
     let origin = |path: &str| tree.origin_of(&Path::of(path));
     let scope = scope.map_err(|error| Problem { origin: origin("scope"), text: error.to_string() })?;
@@ -95,6 +97,8 @@ pub(super) fn settings(
         secret,
         admin: Admin { listen: document.admin.listen.0, tokens },
         routes,
+        reconciling: reconciling::times(document),
+        receipts,
         expiry: document.defaults.expire.0,
         public_url: document.public_url.as_ref().map(|url| url.0.clone()).unwrap_or_default(),
         tls,

@@ -9,6 +9,7 @@ use std::sync::Arc;
 use onceward::engine::IdentityChange;
 use onceward::event::Expiry;
 use onceward::http::{Policy, Routes, ScopeRules};
+use onceward::reconcile::Reconciling;
 use tokio::net::TcpListener;
 use tokio::signal::unix::{SignalKind, signal};
 
@@ -50,6 +51,8 @@ pub async fn run() -> Result<(), Failure> {
         secret: None,
         admin: Admin { listen: free_or(Admin::LISTEN).await, tokens: Vec::new() },
         routes: Routes::new(Policy::new())?,
+        reconciling: Reconciling::default(),
+        receipts: Vec::new(),
         expiry: Expiry::Delete,
         public_url: String::new(),
         tls: None,

@@ -1,10 +1,11 @@
-//! `onceward migrate` and `onceward store`: what an operator does to a shared store by hand.
+//! `onceward migrate`, `onceward store` and `onceward receipts`: what an operator does to databases by hand.
 
+use onceward::receipts::TableName;
 use onceward_redis::RedisStore;
 use serde_json::{Value, json};
 
 use crate::Failure;
-use crate::settings::StoreUrl;
+use crate::settings::{Settings, StoreUrl};
 
 /// What was done, for people and for programs.
 #[derive(Debug)]
@@ -59,4 +60,33 @@ pub(crate) async fn accept_loss(store: &StoreUrl) -> Result<Done, Failure> {
         "{url} answers again. Keys that were lost are new keys now: a retry of one of them executes again."
     );
     Ok(Done { text, json: json!({ "accepted": true }) })
+}
+
+/// The statements that make a receipt table in the handlers' database.
+pub(crate) fn receipts_sql(dialect: &str, table: &TableName) -> String {
+    match dialect {
+        "sqlite" => onceward_sqlite::receipts::print_sql(table),
+        _ => onceward_postgres::receipts::print_sql(table),
+    }
+}
+
+/// Lets the voids of a route release again: the operator says that its handler was corrected.
+pub(crate) async fn resume_voids(settings: &Settings, route: &str) -> Result<Done, Failure> {
+    let finder = super::receipt_finder(settings)?;
+    let resumed = match &finder {
+        Some(finder) => finder.resume_voids(route).await,
+        None => None,
+    };
+    let Some(resumed) = resumed else {
+        let known: Vec<&str> = settings.receipts.iter().map(|known| known.route.as_str()).collect();
+        return Err(format!(
+            "the route {route:?} has no receipts: write its `match` as the configuration has it, one of {known:?}"
+        )
+        .into());
+    };
+    resumed?;
+    let text = format!(
+        "The voids of {route} release again, from the next receipt on. Operations that were begun before it wait for a person."
+    );
+    Ok(Done { text, json: json!({ "resumed": route }) })
 }

@@ -5,6 +5,7 @@
 
 mod check;
 pub(crate) mod maintenance;
+mod receipts;
 mod url;
 
 use std::path::{Path, PathBuf};
@@ -27,6 +28,7 @@ use crate::settings::{Settings, StoreUrl};
 use crate::telemetry::metrics::{Batches, Metrics};
 
 pub(crate) use self::check::check;
+pub(crate) use self::receipts::receipt_finder;
 
 /// A store that was opened, and is to be closed at the end.
 #[derive(Debug)]

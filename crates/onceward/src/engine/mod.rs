@@ -471,6 +471,12 @@ impl Engine {
         self.inner.pass_through.enter(id)
     }
 
+    /// Whether the reconciler asks about unknown operations of this route.
+    #[cfg(feature = "http")]
+    pub(crate) fn finds_out(&self, route: &str) -> bool {
+        matches!(self.inner.finders.plan(route), reconcile::Plan::Find(_))
+    }
+
     /// Whether this process executes the operation, or has an outcome of it that is not stored yet.
     #[cfg(feature = "http")]
     pub(crate) fn has(&self, id: RecordId) -> bool {

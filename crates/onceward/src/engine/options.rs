@@ -296,6 +296,7 @@ impl EngineBuilder {
                 return Err(OptionsError::Zero { setting });
             }
         }
+        let by_route = reconciling.give_up_after_by_route.values();
         for (setting, value) in [
             ("cache_revalidate", limits.cache_revalidate),
             ("claim_patience", limits.claim_patience),
@@ -308,7 +309,10 @@ impl EngineBuilder {
             ("every", reconciling.every),
             ("find_timeout", reconciling.find_timeout),
             ("give_up_after", reconciling.give_up_after),
-        ] {
+        ]
+        .into_iter()
+        .chain(by_route.map(|value| ("give_up_after_by_route", *value)))
+        {
             if value < Limits::MIN_PAUSE || value > Limits::MAX_PATIENCE {
                 return Err(OptionsError::Duration { setting, value });
             }

@@ -243,7 +243,8 @@ impl Inner {
                 why.clone()
             }
         };
-        let (done, released) = (outcome.is_done(), matches!(outcome, Outcome::Retryable(_)));
+        let released = matches!(outcome, Outcome::Retryable(_) | Outcome::Voided { .. });
+        let done = outcome.is_done();
         let checked = claim.receipts == Receipts::Kept
             && matches!(&outcome, Outcome::Completed(reply) if (200..300).contains(&reply.status));
         let settled = operation.settle(outcome, self.limits.settle_patience).await;

@@ -208,10 +208,10 @@ impl<C> Exchange<C> {
                 (reply::executed(*first, expires_at), Disposition::Executed)
             }
             (Ran::Executed { reply, expires_at }, _) => {
-                (reply::executed(reply::restore(&reply), expires_at), Disposition::Executed)
+                (reply::executed(reply::restore(policy, &reply), expires_at), Disposition::Executed)
             }
             (Ran::Replayed { reply, expires_at }, _) => match accepted.first_refused(&reply) {
-                None => (reply::replayed(&reply, policy.flavor, expires_at), Disposition::Replayed),
+                None => (reply::replayed(policy, &reply, expires_at), Disposition::Replayed),
                 Some(coding) => {
                     let coding = coding.chars().take(CODING_CHARS).collect();
                     self.refused(&Problem::EncodingNotAccepted { coding })
@@ -237,6 +237,9 @@ impl<C> Exchange<C> {
                 }
             }
             (Ran::Retryable(_), WorkValue::Returned(Ok(response))) => (*response, Disposition::Released),
+            (Ran::Retryable(_), WorkValue::Returned(Err(problem @ Problem::NotCommitted { .. }))) => {
+                self.unanswered(&problem)
+            }
             (Ran::Retryable(_), _) => self.unanswered(&Problem::UpstreamUnreachable),
             (Ran::Unknown(_), WorkValue::Returned(Ok(_))) => self.unanswered(&Problem::AnswerNotStored),
             (

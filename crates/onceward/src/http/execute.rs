@@ -15,6 +15,8 @@ use super::problem::{AnswerFault, Problem};
 use super::suspicion::is_suspicious;
 use super::unprotected::Envelope;
 use super::{operation_headers, reply};
+use crate::outcome::Unsure;
+use crate::record::{Cause, Receipts};
 use crate::time::sleep;
 use crate::{Operation, OperationId, Outcome, engine::Observation};
 
@@ -60,15 +62,25 @@ impl<C> Exchange<C> {
         let method = request.method().clone();
         operation_headers::add(&mut request, operation);
         let classified = |error: S::Error| (self.on_error.failure(&error), self.on_error.words(&error));
-        match inner.call(request).await.map_err(classified) {
+        let ended = match inner.call(request).await.map_err(classified) {
             Ok(response) => {
                 self.warn_of_invalid_outcome(response.headers(), Some(operation.operation_id()));
                 self.judge(&method, response).await
             }
-            Err((Failure::NotExecuted, cause)) => not_executed(operation, cause),
-            Err((Failure::TimedOut, cause)) => no_whole_answer(AnswerFault::TimedOut, &cause),
+            Err((Failure::NotExecuted, cause)) => return not_executed(operation, cause),
+            Err((Failure::TimedOut, cause)) => self.timed_out(&cause),
             Err((Failure::Broken, cause)) => no_whole_answer(AnswerFault::Broken, &cause),
+        };
+        self.decided_by_receipt(operation, ended).await
+    }
+
+    /// The inner service gave up waiting. The work may go on, so its outcome is not found out at once.
+    fn timed_out(&self, cause: &str) -> (Outcome, FirstAnswer) {
+        let mut unsure = Unsure::new(Cause::Lost, cause);
+        if self.keyed.policy.kept_receipts() == Receipts::Kept {
+            unsure.find_after = self.keyed.policy.pause_before_find();
         }
+        (Outcome::Unknown(unsure), Err(Problem::NoWholeAnswer(AnswerFault::TimedOut)))
     }
 
     /// Warns of an invalid `Onceward-Outcome`, which is ignored. Its value is not logged, because it is the service's text.
@@ -136,7 +148,7 @@ impl<C> Exchange<C> {
     fn too_large(&self, upstream_status: StatusCode) -> (Outcome, FirstAnswer) {
         let problem = Problem::ResponseTooLarge { upstream_status };
         let reply = reply::stored(&self.keyed.policy, self.problem_response(&problem));
-        let first = reply::restore(&reply);
+        let first = reply::restore(&self.keyed.policy, &reply);
         (Outcome::completed(reply), Ok(Box::new(first)))
     }
 }

@@ -13,6 +13,7 @@ use super::scope::ScopeRules;
 use super::service::Idempotency;
 use super::wellknown::Links;
 use crate::Engine;
+use crate::record::Receipts;
 
 /// Makes every retried write behind it happen once. See the [module](super) for what happens to a request.
 ///
@@ -76,6 +77,14 @@ pub enum LayerError {
         /// What the engine's identity says.
         engine: String,
     },
+    /// Nothing reads the receipts of the route, so that its unknown outcomes would never be found out.
+    #[error(
+        "the route {route:?} has receipts, and the engine has no reconciler that finds them out: give `Engine::builder` a `ReceiptFinder` that knows this route"
+    )]
+    Receipts {
+        /// The route.
+        route: String,
+    },
     /// The 502 that stands for an answer that is too large could not be stored either.
     #[error(
         "the engine keeps replies of at most {limit} bytes: raise Limits::reply_bytes to at least {PROBLEM_BYTES}"
@@ -128,6 +137,9 @@ impl IdempotencyLayer {
         for (route, _, policy) in routes.policies() {
             if !policy.fingerprint.is_keyed_by(engine.secret()) {
                 return Err(LayerError::FingerprintSecret { route: route.to_owned() });
+            }
+            if policy.kept_receipts() == Receipts::Kept && !engine.finds_out(route) {
+                return Err(LayerError::Receipts { route: route.to_owned() });
             }
             if policy.max_response_body > limit {
                 let found = policy.max_response_body;

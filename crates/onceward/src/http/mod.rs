@@ -82,6 +82,7 @@ mod percent;
 mod policy;
 mod problem;
 mod problem_json;
+mod receipt;
 mod reply;
 mod routes;
 mod scope;

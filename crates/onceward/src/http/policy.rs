@@ -6,8 +6,8 @@ use ::http::Method;
 
 use super::close_delimited::CloseDelimited;
 use super::method::has_lower_case;
-use crate::claim::{check_attach, check_route, check_timeout};
-use crate::record::Terms;
+use crate::claim::{check_attach, check_resume_after, check_route, check_timeout};
+use crate::record::{Receipts, Terms};
 use crate::{Claim, Fingerprint, Key, OnLapse, Profile, Scope, claim::ClaimError, key::Syntax};
 
 /// How requests on a route are treated. Set what differs from the defaults; [`Routes`](super::Routes) checks the whole.
@@ -44,6 +44,12 @@ pub struct Policy {
     pub lease: Duration,
     /// What a lapsed lease means.
     pub on_lapse: OnLapse,
+    /// Whether the work commits a receipt row in its own database. Then every answer but a 2xx is compared with that row, and the
+    /// engine needs a reconciler that reads the rows of this route, such as a [`ReceiptFinder`](crate::receipts::ReceiptFinder).
+    pub receipts: Receipts,
+    /// How long work that goes on after its timeout is left alone before its outcome is found out. `None` stands for the larger
+    /// of timeout and lease.
+    pub resume_after: Option<Duration>,
     /// How long a completed answer is promised to be replayed.
     pub retention: Duration,
     /// How much longer than promised it is kept, at most.
@@ -214,6 +220,8 @@ impl Policy {
             respond_within: Duration::from_secs(30),
             lease: terms.lease,
             on_lapse: terms.on_lapse,
+            receipts: Receipts::None,
+            resume_after: None,
             retention: terms.retention,
             grace: terms.grace,
             store_down: StoreDown::default(),
@@ -240,6 +248,8 @@ impl Policy {
         respond_within: Duration,
         lease: Duration,
         on_lapse: OnLapse,
+        receipts: Receipts,
+        resume_after: Option<Duration>,
         retention: Duration,
         grace: Duration,
         store_down: StoreDown,
@@ -273,7 +283,23 @@ impl Policy {
             .route(route)?
             .terms(self.terms())?
             .attach(attach)?
-            .timeout(self.timeout)
+            .timeout(self.timeout)?
+            .resume_after(self.pause_before_find())
+            .map(|claim| claim.receipts(self.kept_receipts()))
+    }
+
+    /// How long work that goes on after its timeout is left alone.
+    pub(super) fn pause_before_find(&self) -> Duration {
+        // Together they may be longer than a claim accepts.
+        self.resume_after.unwrap_or_else(|| self.timeout.max(self.lease).min(Claim::MAX_LEASE))
+    }
+
+    /// Whether the outcome of the work is decided by its receipt row. That of a shadow is not.
+    pub(super) const fn kept_receipts(&self) -> Receipts {
+        match self.mode {
+            Mode::Enforce => self.receipts,
+            Mode::Observe => Receipts::None,
+        }
     }
 
     /// Everything that could be refused later is refused when the layer is made.
@@ -282,6 +308,7 @@ impl Policy {
         self.terms().check()?;
         check_attach(self.wait)?;
         check_timeout(self.timeout)?;
+        check_resume_after(self.pause_before_find())?;
         if !(1..=Key::MAX_BYTES).contains(&self.min_key_length) {
             return Err(PolicyError::MinKeyLength { found: self.min_key_length });
         }

@@ -57,6 +57,11 @@ pub enum Problem {
     StoreUnavailable,
     /// The service was not reached: proven not executed.
     UpstreamUnreachable,
+    /// The service was reached, and its receipt row proves that it committed nothing and never will.
+    NotCommitted {
+        /// The status of its answer, if it gave one.
+        upstream_status: Option<StatusCode>,
+    },
     /// The service was reached, and did not give a whole answer.
     NoWholeAnswer(AnswerFault),
     /// The service answered, and its answer could not be stored in time, or not at all.
@@ -316,6 +321,14 @@ impl Problem {
                     "Send it again with the same key.",
                 )
                 .with_retry_after(RETRY_SOON),
+            Self::NotCommitted { .. } => details(
+                    StatusCode::BAD_GATEWAY,
+                    "idempotency_not_executed",
+                    RetrySameKey,
+                    "The service failed before it had committed anything",
+                    "Send it again with the same key.",
+                )
+                .with_retry_after(RETRY_SOON),
             Self::NoWholeAnswer(fault) => details(
                 match fault {
                     AnswerFault::TimedOut => StatusCode::GATEWAY_TIMEOUT,
@@ -413,8 +426,9 @@ impl Problem {
         }
     }
 
-    fn upstream_status(&self) -> Option<StatusCode> {
+    pub(super) fn upstream_status(&self) -> Option<StatusCode> {
         match self {
+            Self::NotCommitted { upstream_status } => *upstream_status,
             Self::UpstreamUnsure { upstream_status } | Self::ResponseTooLarge { upstream_status } => {
                 Some(*upstream_status)
             }
@@ -462,6 +476,7 @@ impl Problem {
             | Self::ScopeMissing(_)
             | Self::StoreUnavailable
             | Self::UpstreamUnreachable
+            | Self::NotCommitted { .. }
             | Self::RequestTooLarge { .. }
             | Self::RequestBroken
             | Self::RequestSlow { .. }

@@ -48,11 +48,7 @@ pub(super) fn divide(
         if *name == OUTCOME || FRAMING.contains(name) {
             continue;
         }
-        let is_unstored = HOP_BY_HOP.contains(name)
-            || named.iter().any(|named| named == name.as_str())
-            || *name == DATE
-            || [IDEMPOTENCY_EXPIRES, IDEMPOTENCY_REPLAYED, IDEMPOTENT_REPLAYED].contains(name)
-            || (*name == SET_COOKIE && policy.set_cookie == SetCookie::Drop);
+        let is_unstored = !may_be_replayed(policy, name) || named.iter().any(|named| named == name.as_str());
         if is_unstored {
             unstored.push((name.clone(), value.clone()));
         } else {
@@ -77,6 +73,14 @@ pub(super) fn divide(
     (Reply { status, headers, body: data, version: policy.response_version }, response)
 }
 
+/// Whether every caller gets a header, and not only the first.
+fn may_be_replayed(policy: &Policy, name: &HeaderName) -> bool {
+    !HOP_BY_HOP.contains(name)
+        && *name != DATE
+        && ![IDEMPOTENCY_EXPIRES, IDEMPOTENCY_REPLAYED, IDEMPOTENT_REPLAYED].contains(name)
+        && (*name != SET_COOKIE || policy.set_cookie == SetCookie::Allow)
+}
+
 /// The reply for a problem that is stored as the answer.
 pub(super) fn stored(policy: &Policy, problem: Response<WholeBody>) -> Reply {
     let (parts, body) = problem.into_parts();
@@ -96,8 +100,8 @@ pub(super) fn executed(mut response: Response<WholeBody>, expires_at: Timestamp)
 }
 
 /// The answer for every other caller.
-pub(super) fn replayed(reply: &Reply, flavor: Flavor, expires_at: Timestamp) -> Response<WholeBody> {
-    let mut response = restore(reply);
+pub(super) fn replayed(policy: &Policy, reply: &Reply, expires_at: Timestamp) -> Response<WholeBody> {
+    let mut response = restore(policy, reply);
     let headers = response.headers_mut();
     headers.insert(IDEMPOTENCY_EXPIRES, expiry(expires_at));
     headers.insert(IDEMPOTENCY_REPLAYED, HeaderValue::from_static("true"));
@@ -106,7 +110,7 @@ pub(super) fn replayed(reply: &Reply, flavor: Flavor, expires_at: Timestamp) -> 
     if headers.contains_key(CONTENT_ENCODING) && !members(headers, &VARY).any(varies) {
         headers.append(VARY, HeaderValue::from_static("accept-encoding"));
     }
-    match flavor {
+    match policy.flavor {
         Flavor::Ietf => {}
         Flavor::Stripe => {
             headers.insert(IDEMPOTENT_REPLAYED, HeaderValue::from_static("true"));
@@ -134,8 +138,9 @@ pub(super) fn for_method(method: &Method, mut response: Response<WholeBody>) -> 
     response
 }
 
-/// Makes an answer of a stored reply. Replies also come from operators and webhooks, so what HTTP cannot carry is left out.
-pub(super) fn restore(reply: &Reply) -> Response<WholeBody> {
+/// Makes an answer of a stored reply. Replies also come from operators, webhooks and receipt rows, so what HTTP cannot carry, and
+/// what [`divide`] would not have stored, is left out.
+pub(super) fn restore(policy: &Policy, reply: &Reply) -> Response<WholeBody> {
     let status = StatusCode::from_u16(reply.status)
         .ok()
         .filter(|status| !status.is_informational())
@@ -156,7 +161,7 @@ pub(super) fn restore(reply: &Reply) -> Response<WholeBody> {
         let contradicts = name == OUTCOME && value != Class::Completed.name();
         if trailer {
             trailers.append(name, value);
-        } else if !contradicts && !HOP_BY_HOP.contains(&name) && !FRAMING.contains(&name) {
+        } else if !contradicts && may_be_replayed(policy, &name) && !FRAMING.contains(&name) {
             response.headers_mut().append(name, value);
         }
     }

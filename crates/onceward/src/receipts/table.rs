@@ -51,6 +51,13 @@ pub struct ReceiptRow {
     pub reply: Option<Result<Reply, String>>,
 }
 
+impl ReceiptRow {
+    /// Whether a handler has written it. Voids alone write a fence and nothing else.
+    pub(super) const fn is_written_by_handler(&self) -> bool {
+        self.point.is_some() || self.entered.is_some() || self.reply.is_some()
+    }
+}
+
 /// A phase that was committed.
 #[derive(Clone, PartialEq, Eq)]
 pub struct ReceiptPoint {

@@ -44,7 +44,7 @@ impl Finders {
     /// How the operations of a route are found out. Where the reconciler panics, nothing finds them out.
     pub(in crate::engine) fn plan(&self, route: &str) -> Plan {
         let Some(reconciler) = &self.reconciler else {
-            return Plan::GiveUpAfter(self.reconciling.give_up_after);
+            return Plan::GiveUpAfter(self.reconciling.give_up_after_on(route));
         };
         catch_unwind(AssertUnwindSafe(|| reconciler.plan(route))).unwrap_or_else(|_| {
             tracing::error!(
@@ -223,7 +223,7 @@ impl Inner {
             Some(namespace) if namespace == self.namespace => plan,
             Some(_) => Plan::Leave,
             // Nothing tells whose it is. It was claimed by a version that could find nothing out.
-            None => Plan::GiveUpAfter(self.finders.reconciling.give_up_after),
+            None => Plan::GiveUpAfter(self.finders.reconciling.give_up_after_on(&record.subject.route)),
         }
     }
 
@@ -243,7 +243,7 @@ impl Inner {
     ) -> (Outcome, Option<HeldPlace>) {
         let plan = operation.read(|record| self.plan_of(record));
         match (outcome, plan, self.finders.places.clone().try_acquire_owned()) {
-            (Outcome::Unknown(unsure), Plan::Find(terms), Ok(place)) => {
+            (Outcome::Unknown(unsure), Plan::Find(terms), Ok(place)) if unsure.find_after.is_zero() => {
                 let unsure = Unsure { find_after: self.hold(), ..unsure };
                 (Outcome::Unknown(unsure), Some(HeldPlace { place, terms }))
             }

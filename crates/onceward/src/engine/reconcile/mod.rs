@@ -12,6 +12,7 @@
 
 mod finders;
 
+use std::collections::HashMap;
 use std::future::Future;
 use std::pin::Pin;
 use std::sync::Arc;
@@ -135,8 +136,10 @@ pub struct Reconciling {
     pub finders: usize,
     /// How long a find may take.
     pub find_timeout: Duration,
-    /// When operations are given up, in an engine without a reconciler.
+    /// When an unknown outcome becomes a dead letter, where nothing is configured that could find it out.
     pub give_up_after: Duration,
+    /// The same for single routes.
+    pub give_up_after_by_route: HashMap<String, Duration>,
 }
 
 impl Default for Reconciling {
@@ -147,6 +150,7 @@ impl Default for Reconciling {
             find_timeout: Duration::from_secs(10),
             // Long enough for a late owner or an operator who is already at it.
             give_up_after: Duration::from_secs(15 * 60),
+            give_up_after_by_route: HashMap::new(),
         }
     }
 }
@@ -157,5 +161,11 @@ impl Reconciling {
         finders: usize,
         find_timeout: Duration,
         give_up_after: Duration,
+        give_up_after_by_route: HashMap<String, Duration>,
+    }
+
+    /// When an unknown outcome of this route becomes a dead letter, where nothing can find it out.
+    pub fn give_up_after_on(&self, route: &str) -> Duration {
+        self.give_up_after_by_route.get(route).copied().unwrap_or(self.give_up_after)
     }
 }

@@ -1,0 +1,115 @@
+//! Whether a row without an answer proves anything: only where the handlers of the route are known to write rows.
+
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+
+use super::table::{Note, ReceiptTable, TableError};
+use crate::{Fence, OperationId};
+
+/// The beginning of the note about the first row that a handler of a route wrote.
+const FIRST_ROW: &str = "onceward:first-row:";
+/// The beginning of the note about a completion without a receipt.
+const SUSPENDED: &str = "onceward:suspended:";
+
+/// At first each completion of a route is checked: a handler that forgets its receipts should be noticed by its first requests.
+const CHECKED_AT_FIRST: u64 = 1000;
+/// Later one of so many is, because each check reads the handler's database.
+const LATER_ONE_OF: u64 = 10;
+
+/// What is known about the handlers of one route. It is kept in notes in the table, for every gateway.
+pub(super) struct Control {
+    first_row_note: String,
+    suspended_note: String,
+    has_first_row: AtomicBool,
+    suspended: AtomicBool,
+    completions: AtomicU64,
+}
+
+/// Whether a row without an answer releases its operation.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) enum Release {
+    Allowed,
+    /// No handler of the route was ever seen to write a row.
+    NoRowYet,
+    /// The operation was opened before the first row was seen, so its handler may have been one that writes none.
+    OpenedBefore,
+}
+
+impl Control {
+    pub(super) fn new(route: &str) -> Self {
+        Self {
+            first_row_note: format!("{FIRST_ROW}{route}"),
+            suspended_note: format!("{SUSPENDED}{route}"),
+            has_first_row: AtomicBool::new(false),
+            suspended: AtomicBool::new(false),
+            completions: AtomicU64::new(0),
+        }
+    }
+
+    pub(super) fn has_first_row(&self) -> bool {
+        self.has_first_row.load(Ordering::Relaxed)
+    }
+
+    pub(super) fn is_suspended(&self) -> bool {
+        self.suspended.load(Ordering::Relaxed)
+    }
+
+    /// Whether this completion is to be checked.
+    pub(super) fn picks_completion(&self) -> bool {
+        let before = self.completions.fetch_add(1, Ordering::Relaxed);
+        before < CHECKED_AT_FIRST || before.is_multiple_of(LATER_ONE_OF)
+    }
+
+    /// A handler wrote the row of the operation that this fence opened.
+    pub(super) async fn saw_row(&self, table: &dyn ReceiptTable, opened: Fence) -> Result<(), TableError> {
+        if !self.has_first_row() {
+            let note = Note { number: opened.as_number(), text: String::new() };
+            table.note(&self.first_row_note, &note).await?;
+            self.has_first_row.store(true, Ordering::Relaxed);
+        }
+        Ok(())
+    }
+
+    /// Whether a row without an answer releases the operation that this fence opened.
+    pub(super) async fn may_release(
+        &self,
+        table: &dyn ReceiptTable,
+        opened: Fence,
+    ) -> Result<Release, TableError> {
+        let first_row = table.noted(&self.first_row_note).await?;
+        self.has_first_row.store(first_row.is_some(), Ordering::Relaxed);
+        Ok(match first_row {
+            None => Release::NoRowYet,
+            Some(first) if opened.as_number() <= first.number => Release::OpenedBefore,
+            Some(_) => Release::Allowed,
+        })
+    }
+
+    /// A handler answered 2xx without a row: from now on no void releases anything. Returns whether that is new.
+    pub(super) async fn suspend(
+        &self,
+        table: &dyn ReceiptTable,
+        operation: OperationId,
+        opened: Fence,
+    ) -> Result<bool, TableError> {
+        let note = Note { number: opened.as_number(), text: operation.to_string() };
+        let stands = table.note(&self.suspended_note, &note).await?;
+        self.suspended.store(true, Ordering::Relaxed);
+        Ok(stands == note)
+    }
+
+    /// The operation that was completed without a row, if there was one.
+    pub(super) async fn suspended_by(&self, table: &dyn ReceiptTable) -> Result<Option<String>, TableError> {
+        let note = table.noted(&self.suspended_note).await?;
+        self.suspended.store(note.is_some(), Ordering::Relaxed);
+        Ok(note.map(|note| note.text))
+    }
+
+    /// Forgets what is known: the handler was corrected. Operations that were opened before stay unproven.
+    pub(super) async fn restart(&self, table: &dyn ReceiptTable) -> Result<(), TableError> {
+        table.erase(&self.first_row_note).await?;
+        self.has_first_row.store(false, Ordering::Relaxed);
+        table.erase(&self.suspended_note).await?;
+        self.suspended.store(false, Ordering::Relaxed);
+        Ok(())
+    }
+}
