@@ -17,6 +17,7 @@ mod clock;
 pub mod conformance;
 mod faulty;
 mod random;
+pub mod receipts;
 pub mod sample;
 pub mod scenario;
 #[cfg(feature = "servers")]

@@ -59,8 +59,6 @@ impl Inner {
                     let (local_tenure, wake) = inner.running.begin(id);
                     inner.execute(&operation, &claim, work, (wake, answer)).await;
                     drop(local_tenure);
-                    // The work has been dropped by now, and its connection with it.
-                    inner.find_soon(id, operation.stored_record()).await;
                 }
                 Ok(Claimed::Replay { reply, expires_at }) => {
                     send(answer, Ok(without_work(Ran::Replayed { reply, expires_at })));
@@ -84,7 +82,8 @@ impl Inner {
         claim: &Claim,
         work: W,
         (wake, answer): (WakeOnDrop, AnswerSender<W, T>),
-    ) where
+    ) -> AfterWork
+    where
         W: FnOnce(Operation) -> F,
         F: Future<Output = (Outcome, T)>,
     {
@@ -92,7 +91,8 @@ impl Inner {
             self.observe(&claim.route, operation.id(), Observation::TooLate);
             operation.log(|about| log::not_executed(about, why));
             let outcome = Outcome::Retryable(why.to_owned());
-            return self.finish(operation, claim, (outcome, WorkValue::NotRun), (wake, answer)).await;
+            self.finish(operation, claim, (outcome, WorkValue::NotRun), (wake, answer)).await;
+            return AfterWork::Settled;
         }
         let owner = operation.clone();
         // A panic is caught, so that the outcome becomes unknown at once, and not when the lease lapses.
@@ -117,6 +117,7 @@ impl Inner {
             }
         };
         self.finish(operation, claim, ended, (wake, answer)).await;
+        AfterWork::Settled
     }
 
     /// Settles and answers. An outcome that could not be stored in time is tried again after the answer, because it must not be
@@ -192,7 +193,8 @@ impl Inner {
         why: String,
         (wake, answer): (WakeOnDrop, AnswerSender<W, T>),
         work: Pin<&mut F>,
-    ) where
+    ) -> AfterWork
+    where
         F: Future<Output = Result<(Outcome, T), Box<dyn Any + Send>>>,
     {
         let mut unsure = Unsure::new(Cause::Lost, why);
@@ -210,8 +212,9 @@ impl Inner {
                 self.settle_late(operation, self.within_limits(outcome)).await;
             },
             () = sleep(self.limits.linger) => {}
-            () = self.stopped() => {}
+            () = self.stopped() => return AfterWork::Settled,
         }
+        AfterWork::FindNow
     }
 
     pub(super) async fn stopped(&self) {
@@ -306,6 +309,15 @@ impl Inner {
             }
         }
     }
+}
+
+/// What is done when the work has been dropped.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum AfterWork {
+    /// Nothing: its outcome was settled as it came, and an unknown one says itself when it is to be found out.
+    Settled,
+    /// It went on after its caller was answered, and has ended: now its outcome can be found out.
+    FindNow,
 }
 
 /// Whether a late settlement is in the record.

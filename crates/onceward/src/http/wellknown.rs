@@ -256,6 +256,7 @@ const TAIL: &str = r#"</table>
 <dt id="idempotency_outcome_unknown"><code>idempotency_outcome_unknown</code>
 <dd>It is not known yet whether the request was executed. It is not executed again by itself; never send it under a new key.
 <dt id="idempotency_store_unavailable"><code>idempotency_store_unavailable</code><dd>This try did nothing: send it again.
+<dt id="idempotency_not_executed"><code>idempotency_not_executed</code><dd>The service failed and committed nothing: send it again.
 <dt id="idempotency_upstream_unreachable"><code>idempotency_upstream_unreachable</code><dd>Nothing was done: send it again.
 <dt id="idempotency_response_too_large"><code>idempotency_response_too_large</code>
 <dd>It was done, but the answer could not be kept.

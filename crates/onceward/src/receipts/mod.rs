@@ -13,12 +13,14 @@
 //! Rows are deleted when nothing can refer to them any more: see [`ReceiptFinder::delete_old_rows`].
 
 mod bound_table;
+mod columns;
 mod control;
 mod finder;
 mod name;
 mod old_rows;
 mod table;
 
+pub use self::columns::{BODY_BYTES_MAX, Column, HEADERS_BYTES_MAX, RowColumns, read_headers};
 pub use self::finder::{ReceiptFinder, RouteStatus};
 pub use self::name::{TableName, TableNameError};
 pub use self::old_rows::{KEEP, OldRowsError};

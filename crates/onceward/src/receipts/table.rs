@@ -31,7 +31,7 @@ pub trait ReceiptTable: Send + Sync + 'static {
     /// Removes a note, if there is one.
     fn erase<'a>(&'a self, name: &'a str) -> TableFuture<'a, ()>;
 
-    /// Lists rows whose fence is older than `age` by the database's own clock, in the order of their operations.
+    /// Lists rows whose fence is older than `age` by the database's own clock, in the order of their operations' texts.
     fn aged(&self, age: Duration, after: Option<OperationId>, limit: usize) -> TableFuture<'_, Vec<AgedRow>>;
 
     /// Deletes each row that still has its fence, and returns how many were deleted.

@@ -20,6 +20,7 @@ mod observations;
 mod observe;
 mod outcome;
 mod protocol_doc;
+mod receipts;
 mod replies;
 
 mod tenants;
