@@ -71,7 +71,8 @@ pub(super) fn found_late(
     finding: &Result<Finding, String>,
 ) -> Step {
     match finding {
-        Ok(Finding::Completed(reply)) if !record.is_voided(fence) => {
+        // An earlier window's may be true, and is about another operation.
+        Ok(Finding::Completed(reply)) if record.opened <= fence && !record.is_voided(fence) => {
             fenced(record, at, fence, &Outcome::Completed(reply.clone()))
         }
         Ok(_) | Err(_) => keep(Answer::Conflict),
