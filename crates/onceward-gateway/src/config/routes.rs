@@ -164,7 +164,12 @@ fn times(rules: &Rules, place: &Place, findings: &mut Findings<'_>) {
     let resume_after = rules.resume_after.unwrap_or(rules.lease);
     for (key, Time(value), least, most) in [
         ("resume_after", resume_after, Duration::ZERO, Claim::MAX_LEASE),
-        ("dead_letter_after", rules.dead_letter_after, onceward::Limits::MIN_PAUSE, onceward::Limits::MAX_PATIENCE),
+        (
+            "dead_letter_after",
+            rules.dead_letter_after,
+            onceward::Limits::MIN_PAUSE,
+            onceward::Limits::MAX_PATIENCE,
+        ),
         ("lease", rules.lease, Claim::MIN_LEASE, Claim::MAX_LEASE),
         ("retention", rules.retention, Claim::MIN_RETENTION, Claim::MAX_RETENTION),
         ("grace", rules.grace, Duration::ZERO, Claim::MAX_RETENTION),

@@ -197,9 +197,6 @@ impl Default for Reconcile {
 
 impl Reconcile {
     pub(super) fn terms(&self) -> FindTerms {
-        FindTerms::default()
-            .attempts(self.attempts)
-            .backoff(self.backoff.0)
-            .max_backoff(self.max_backoff.0)
+        FindTerms::default().attempts(self.attempts).backoff(self.backoff.0).max_backoff(self.max_backoff.0)
     }
 }

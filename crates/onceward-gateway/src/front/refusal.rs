@@ -3,7 +3,7 @@
 use bytes::Bytes;
 use http::header::CONNECTION;
 use http::{HeaderValue, Response, StatusCode};
-use onceward::http::header::OUTCOME;
+use onceward::http::header::{OUTCOME, SHOULD_RETRY};
 use onceward::http::{Flavor, Problem, ProblemJson};
 use serde_json::Map;
 
@@ -148,6 +148,10 @@ impl Refusal {
         let headers = response.headers_mut();
         // Nothing was executed, so an outer Onceward must not store this as the answer to a key.
         headers.insert(OUTCOME, HeaderValue::from_static("retryable"));
+        if self == Self::MethodCase {
+            // As on the layer's own problem. The others are not about a key.
+            headers.insert(SHOULD_RETRY, HeaderValue::from_static("false"));
+        }
         match after {
             AfterRefusal::Close => drop(headers.insert(CONNECTION, HeaderValue::from_static("close"))),
             AfterRefusal::KeepOpen => {}

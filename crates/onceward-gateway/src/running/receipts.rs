@@ -33,7 +33,9 @@ pub(super) fn keep(
                 deleted_at = Some(instant());
                 match finder.delete_old_rows(&engine).await {
                     Ok(0) => {}
-                    Ok(rows) => tracing::info!(rows, "old receipts were deleted: their operations are forgotten"),
+                    Ok(rows) => {
+                        tracing::info!(rows, "old receipts were deleted: their operations are forgotten")
+                    }
                     Err(error) => tracing::warn!(
                         %error,
                         next = "see to that database: `onceward check` tells more",

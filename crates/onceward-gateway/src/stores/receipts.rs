@@ -15,7 +15,8 @@ use crate::settings::{ReceiptRoute, ReceiptsUrl, Settings, StoreUrl};
 impl ReceiptsUrl {
     /// Parses it. The error ends a sentence that begins with "it", and does not repeat it.
     pub fn parse(text: &str) -> Result<Self, String> {
-        const EXPECTED: &str = "must be \"postgres://USER@HOST/DATABASE\" or \"sqlite:PATH\", the database of the handlers";
+        const EXPECTED: &str =
+            "must be \"postgres://USER@HOST/DATABASE\" or \"sqlite:PATH\", the database of the handlers";
         match StoreUrl::parse(text) {
             Ok(StoreUrl::Sqlite(path)) => Ok(Self::Sqlite(path)),
             Ok(StoreUrl::Postgres(url)) => Ok(Self::Postgres(url)),

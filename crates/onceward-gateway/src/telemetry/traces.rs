@@ -183,7 +183,7 @@ impl RequestSpan {
     }
 
     /// Notes which operation the request is about.
-    pub fn operation(&self, id: onceward::RecordId) {
+    pub fn operation(&self, id: onceward::OperationId) {
         self.context.span().set_attribute(KeyValue::new("onceward.operation", id.to_string()));
     }
 

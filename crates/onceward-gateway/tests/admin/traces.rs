@@ -68,7 +68,7 @@ async fn a_trace_goes_on_from_the_client_through_the_layer_to_the_upstream_and_t
         .unwrap();
     let span = tracer.request(&request).unwrap();
     assert_eq!(span.trace_id(), TRACE);
-    span.operation(id("k"));
+    span.operation(onceward::OperationId::bare(id("k")));
     request.extensions_mut().insert(span.clone());
     let answer = service.oneshot(request).await.unwrap();
     let decision = answer.extensions().get::<Handled>().unwrap().disposition.name();

@@ -8,7 +8,7 @@ use tracing::{Instrument as _, Span};
 
 use super::apply::{Patience, Start};
 use super::observe::Observation;
-use super::{Claimed, Engine, EngineError, Inner, Operation, Ran, Reservation, Stage};
+use super::{Claimed, Engine, EngineError, Inner, Operation, Ran, Reservation, SeenOperation, Stage};
 use crate::claim::Claim;
 use crate::event::{Answer, Decision, Event, Moment, Refusal, Write};
 use crate::outcome::Outcome;
@@ -23,14 +23,15 @@ impl Engine {
     pub async fn claim(&self, claim: Claim) -> Result<Claimed, EngineError> {
         let inner = self.inner.clone();
         let id = inner.id_of(&claim);
-        if let Some(Ran::Replayed { reply, expires_at }) = inner.replay_from_caches(id, &claim).await {
+        let seen = SeenOperation::default();
+        if let Some(Ran::Replayed { reply, expires_at }) = inner.replay_from_caches(id, &claim, &seen).await {
             return Ok(Claimed::Replay { reply, expires_at });
         }
         inner.check_accepting()?;
         let (answer, answered) = oneshot::channel();
         let work = async move {
             let owner = claim.owner.unwrap_or_else(|| inner.instance.next_owner());
-            let claimed = inner.claim(id, &claim, owner, Start::Absent).await;
+            let claimed = inner.claim(id, &claim, owner, Start::Absent, &seen).await;
             // `claim` does not wait for another execution, so this is the end of the request.
             if let Ok(Claimed::Refused(Refusal::InProgress { .. })) = &claimed {
                 inner.observe(&claim.route, id, Observation::InProgress);
@@ -142,10 +143,19 @@ impl Inner {
     }
 
     /// An answer from memory or the shared cache: a replay, or the refusal of another request under a completed key.
-    pub(super) async fn replay_from_caches(&self, id: RecordId, claim: &Claim) -> Option<Ran> {
+    pub(super) async fn replay_from_caches(
+        &self,
+        id: RecordId,
+        claim: &Claim,
+        seen: &SeenOperation,
+    ) -> Option<Ran> {
+        let replay = |record: &Record, moment| {
+            let ran = self.replay_of(id, claim, record, moment);
+            ran.inspect(|_| seen.note(record.operation(id)))
+        };
         let moment = self.store_clock.estimate()?;
         if let Some(record) = self.cache.get(id, moment) {
-            return self.replay_of(id, claim, &record, moment);
+            return replay(&record, moment);
         }
         let shared = self.shared_cache.as_ref()?;
         let (record, as_of) = shared.get(id).await?;
@@ -155,7 +165,7 @@ impl Inner {
         record.published_expiry().filter(|expiry| *expiry > moment.now)?;
         let record = Arc::new(record);
         self.cache.keep_until(id, &record, instant() + left);
-        self.replay_of(id, claim, &record, moment)
+        replay(&record, moment)
     }
 
     fn replay_of(&self, id: RecordId, claim: &Claim, record: &Record, moment: Moment) -> Option<Ran> {
@@ -203,6 +213,7 @@ impl Inner {
         claim: &Claim,
         owner: OwnerToken,
         start: Start,
+        seen: &SeenOperation,
     ) -> Result<Claimed<Operation>, EngineError> {
         let now = self.store_clock.read();
         let since_claim = Stopwatch::start(now);
@@ -227,6 +238,7 @@ impl Inner {
             // Does not happen: the machine answers a claim with a decision, and there is a record then.
             return Err(EngineError::Contended { id, conflicts: 0 });
         };
+        seen.note(stored.record.operation(id));
         match decision {
             Decision::Execute | Decision::Resume(_) => {
                 Ok(Claimed::Reserved(Operation::new(self.clone(), id, stored, since_claim)))

@@ -31,6 +31,7 @@ mod pass_through;
 pub mod reconcile;
 mod reservation;
 mod running;
+mod seen;
 mod shared_cache;
 mod sweep;
 
@@ -64,6 +65,7 @@ pub(crate) use self::pass_through::Entry as PassThroughEntry;
 #[cfg(feature = "http")]
 use self::pass_through::PassThrough;
 use self::reconcile::{Finders, StoreName};
+pub(crate) use self::seen::SeenOperation;
 use self::shared_cache::SharedCacheClient;
 use crate::claim::Claim;
 use crate::event::Refusal;
@@ -374,14 +376,16 @@ impl Engine {
     {
         let id = self.inner.id_of(&claim);
         let work = move |operation| async move { (work(operation).await, ()) };
-        self.run_with(id, claim, work).await.map(|(ran, _)| ran)
+        self.run_with(id, claim, &SeenOperation::default(), work).await.map(|(ran, _)| ran)
     }
 
-    /// [`Self::run`] under an id that is known already, for work that also returns a value to its caller.
+    /// [`Self::run`] under an id that is known already, for work that also returns a value to its caller. Meanwhile the caller can
+    /// read in `seen` which operation this is.
     pub(crate) async fn run_with<W, F, T>(
         &self,
         id: RecordId,
         claim: Claim,
+        seen: &SeenOperation,
         work: W,
     ) -> Result<(Ran, WorkValue<T>), EngineError>
     where
@@ -390,7 +394,7 @@ impl Engine {
         T: Send + 'static,
     {
         let inner = &self.inner;
-        if let Some(ran) = inner.replay_from_caches(id, &claim).await {
+        if let Some(ran) = inner.replay_from_caches(id, &claim, seen).await {
             return Ok((ran, WorkValue::NotRun));
         }
         let deadline = instant() + claim.timing.attach;
@@ -402,7 +406,7 @@ impl Engine {
             let running = inner.running.attach(id).or_else(|| inner.finding.attach(id));
             // A first claim writes first; one that has waited expects a record, and reads.
             let first = if waiting.is_none() { Start::Absent } else { Start::Load };
-            let (refusal, returned) = match (inner.start(id, &claim, work, first).await, known) {
+            let (refusal, returned) = match (inner.start(id, &claim, (work, seen), first).await, known) {
                 (Ok(ControlFlow::Break(answered)), _) => return Ok(answered),
                 (Ok(ControlFlow::Continue((refusal, work))), _) => (refusal, work),
                 (Err(error), None) => return Err(error),

@@ -6,10 +6,10 @@ use super::apply::{Applied, Patience, Start, StoredRecord};
 use super::claiming::promised;
 use super::operation::Tenure;
 use super::outage::Call;
-use super::{Engine, EngineError, Inner, Ran, log};
+use super::{Engine, EngineError, Inner, Ran, SeenOperation, log};
 use crate::claim::Claim;
 use crate::codec::Unreadable;
-use crate::event::{Answer, Decision, Event, FindTerms, Finding, Resolution, Write};
+use crate::event::{Answer, Decision, Event, FindTerms, Finding, Moment, Resolution, Write};
 use crate::outcome::{Outcome, RecoveryPoint, Reply};
 use crate::record::{Fence, Record, State};
 use crate::store::{Page, Scan, Seen, Stamped, StoreError, Swapped, Version};
@@ -83,9 +83,15 @@ impl Engine {
     /// The record of a key in a scope. `None` where its window is over as well, because the key is free then.
     pub async fn look_up(&self, scope: &Scope, key: &Key) -> Result<Option<Record>, EngineError> {
         let id = self.inner.identity.id_of(scope, key);
+        Ok(self.look_up_now(id).await?.map(|(record, _)| record))
+    }
+
+    /// The record with this id, unless its window is over, and the present moment.
+    pub(crate) async fn look_up_now(&self, id: RecordId) -> Result<Option<(Record, Moment)>, EngineError> {
         let (seen, sent) = self.inner.load(id).await?;
         let moment = self.inner.store_clock.saw(seen.now, sent);
-        Ok(seen.record.map(|stamped| stamped.record).filter(|record| !record.is_spent(moment)))
+        let record = seen.record.map(|stamped| stamped.record).filter(|record| !record.is_spent(moment));
+        Ok(record.map(|record| (record, moment)))
     }
 
     /// Lists records of every namespace in the store. The store's identity, which is kept as a record, is left out.
@@ -247,20 +253,26 @@ impl Inner {
     }
 
     /// The answer that a claim would get now. It writes nothing.
-    pub(super) async fn peek(&self, id: RecordId, claim: &Claim) -> Result<Option<Ran>, EngineError> {
+    pub(super) async fn peek(
+        &self,
+        id: RecordId,
+        claim: &Claim,
+        seen: &SeenOperation,
+    ) -> Result<Option<Ran>, EngineError> {
         let sent = instant();
-        let seen = self.store.load(id).await?;
-        let moment = self.store_clock.saw(seen.now, sent);
-        let Some(stamped) = seen.record else { return Ok(None) };
+        let found = self.store.load(id).await?;
+        let moment = self.store_clock.saw(found.now, sent);
+        let Some(stamped) = found.record else { return Ok(None) };
         let event = self.read_only_claim(claim, OwnerToken::named("peek"));
         let step = (self.machine)(Some(&stamped.record), moment, &event);
-        Ok(match (step.write, step.answer) {
+        let ran = match (step.write, step.answer) {
             (Write::Keep, Answer::Decision(Decision::Replay(reply))) => {
                 Some(Ran::Replayed { reply, expires_at: promised(&stamped.record) })
             }
             (Write::Keep, Answer::Decision(Decision::Refuse(refusal))) => Some(Ran::Refused(refusal)),
             _ => None,
-        })
+        };
+        Ok(ran.inspect(|_| seen.note(stamped.record.operation(id))))
     }
 
     /// Replaces a damaged record by a verdict. The store's time comes with the identity's record. The new record has no

@@ -17,7 +17,7 @@ use super::attach::WakeOnDrop;
 use super::observe::Observation;
 use super::operate::{By, Settled};
 use super::operation::{Operation, Tenure};
-use super::{Claimed, EngineError, Inner, Ran, Stage, WorkValue, log};
+use super::{Claimed, EngineError, Inner, Ran, SeenOperation, Stage, WorkValue, log};
 use crate::RecordId;
 use crate::claim::Claim;
 use crate::event::Refusal;
@@ -29,7 +29,18 @@ use crate::time::{Instant, instant, sleep};
 /// The result of one try to claim and run: an answer, or a refusal because another execution is in progress, with the work.
 pub(super) type Try<W, T> = ControlFlow<(Ran, WorkValue<T>), (Refusal, W)>;
 
-type AnswerSender<W, T> = oneshot::Sender<Result<Try<W, T>, EngineError>>;
+/// The caller of a try, who may be gone by now.
+struct Caller<W, T> {
+    answer: oneshot::Sender<Result<Try<W, T>, EngineError>>,
+    seen: SeenOperation,
+}
+
+impl<W, T> Caller<W, T> {
+    fn answer(self, result: Result<Try<W, T>, EngineError>) {
+        // A caller that is gone gets its answer when it retries.
+        drop(self.answer.send(result));
+    }
+}
 
 impl Inner {
     /// Claims and, if it may, executes in a task of its own: a caller that goes away cancels neither.
@@ -37,7 +48,7 @@ impl Inner {
         self: &Arc<Self>,
         id: RecordId,
         claim: &Arc<Claim>,
-        work: W,
+        (work, seen): (W, &SeenOperation),
         first: Start,
     ) -> Result<Try<W, T>, EngineError>
     where
@@ -49,15 +60,16 @@ impl Inner {
         let permit = self.permit(&self.executions, "executions", self.limits.executions)?;
         let (answer, answered) = oneshot::channel();
         let (inner, claim) = (self.clone(), claim.clone());
+        let caller = Caller { answer, seen: seen.clone() };
         // Boxed, because spawning moves the future several times, and it has some kilobytes.
         let work = Box::pin(async move {
             // A new owner, even if the claim names one: a named owner that claims again gets Execute, and the work is detached, so
             // it could run twice at once.
             let owner = inner.instance.next_owner();
-            match inner.claim(id, &claim, owner, first).await {
+            match inner.claim(id, &claim, owner, first, &caller.seen).await {
                 Ok(Claimed::Reserved(operation)) => {
                     let (local_tenure, wake) = inner.running.begin(id);
-                    let next = inner.execute(&operation, &claim, work, (wake, answer)).await;
+                    let next = inner.execute(&operation, &claim, work, (wake, caller)).await;
                     drop(local_tenure);
                     // The work has been dropped by now, and its connection with it.
                     if next == AfterWork::FindNow {
@@ -65,13 +77,13 @@ impl Inner {
                     }
                 }
                 Ok(Claimed::Replay { reply, expires_at }) => {
-                    send(answer, Ok(without_work(Ran::Replayed { reply, expires_at })));
+                    caller.answer(Ok(without_work(Ran::Replayed { reply, expires_at })));
                 }
                 Ok(Claimed::Refused(refusal)) if inner.may_end_soon(id, &refusal) => {
-                    send(answer, Ok(ControlFlow::Continue((refusal, work))));
+                    caller.answer(Ok(ControlFlow::Continue((refusal, work))));
                 }
-                Ok(Claimed::Refused(refusal)) => send(answer, Ok(without_work(Ran::Refused(refusal)))),
-                Err(error) => send(answer, Err(error)),
+                Ok(Claimed::Refused(refusal)) => caller.answer(Ok(without_work(Ran::Refused(refusal)))),
+                Err(error) => caller.answer(Err(error)),
             }
             drop(permit);
         });
@@ -85,7 +97,7 @@ impl Inner {
         operation: &Operation,
         claim: &Claim,
         work: W,
-        (wake, answer): (WakeOnDrop, AnswerSender<W, T>),
+        (wake, caller): (WakeOnDrop, Caller<W, T>),
     ) -> AfterWork
     where
         W: FnOnce(Operation) -> F,
@@ -95,7 +107,7 @@ impl Inner {
             self.observe(&claim.route, operation.id(), Observation::TooLate);
             operation.log(|about| log::not_executed(about, why));
             let outcome = Outcome::Retryable(why.to_owned());
-            self.finish(operation, claim, (outcome, WorkValue::NotRun), (wake, answer)).await;
+            self.finish(operation, claim, (outcome, WorkValue::NotRun), (wake, caller)).await;
             return AfterWork::Settled;
         }
         let owner = operation.clone();
@@ -110,17 +122,17 @@ impl Inner {
             }
             Watched::TimedOut => {
                 let why = format!("there was no outcome within {:?}", claim.timing.timeout);
-                return self.answer_early(operation, claim, why, (wake, answer), work).await;
+                return self.answer_early(operation, claim, why, (wake, caller), work).await;
             }
             Watched::Over => {
                 let why = "the tenure was over before there was an outcome".to_owned();
-                return self.answer_early(operation, claim, why, (wake, answer), work).await;
+                return self.answer_early(operation, claim, why, (wake, caller), work).await;
             }
             Watched::Stopped => {
                 (Outcome::lost("the engine was shut down while the work ran"), WorkValue::Unfinished)
             }
         };
-        self.finish(operation, claim, ended, (wake, answer)).await;
+        self.finish(operation, claim, ended, (wake, caller)).await;
         AfterWork::Settled
     }
 
@@ -131,10 +143,10 @@ impl Inner {
         operation: &Operation,
         claim: &Claim,
         (outcome, value): (Outcome, WorkValue<T>),
-        (wake, answer): (WakeOnDrop, AnswerSender<W, T>),
+        (wake, caller): (WakeOnDrop, Caller<W, T>),
     ) {
         let (outcome, finder) = self.hold_for_finder(operation, outcome);
-        let ran = self.settle(operation, claim, outcome.clone()).await;
+        let ran = self.settle(operation, claim, outcome.clone(), &caller.seen).await;
         let unsettled = match (&ran, &outcome) {
             (Ran::Unknown(_), Outcome::Completed(_) | Outcome::Retryable(_) | Outcome::Voided { .. }) => true,
             (_, Outcome::Unknown(_)) => false,
@@ -148,7 +160,7 @@ impl Inner {
             self.find_held(finder, operation.id(), operation.stored_record());
         }
         drop(wake);
-        send(answer, Ok(ControlFlow::Break((ran, value))));
+        caller.answer(Ok(ControlFlow::Break((ran, value))));
         if unsettled && self.settle_late(operation, outcome).await == StoredLate::Yes {
             operation.log(log::stored_late);
         }
@@ -195,7 +207,7 @@ impl Inner {
         operation: &Operation,
         claim: &Claim,
         why: String,
-        (wake, answer): (WakeOnDrop, AnswerSender<W, T>),
+        (wake, caller): (WakeOnDrop, Caller<W, T>),
         work: Pin<&mut F>,
     ) -> AfterWork
     where
@@ -206,9 +218,9 @@ impl Inner {
             // A void would keep the work from committing, and it may still be going on.
             unsure.find_after = claim.timing.resume_after;
         }
-        let ran = self.settle(operation, claim, Outcome::Unknown(unsure)).await;
+        let ran = self.settle(operation, claim, Outcome::Unknown(unsure), &caller.seen).await;
         drop(wake);
-        send(answer, Ok(ControlFlow::Break((ran, WorkValue::Unfinished))));
+        caller.answer(Ok(ControlFlow::Break((ran, WorkValue::Unfinished))));
         tokio::select! {
             biased;
             ended = work => if let Ok((outcome, _)) = ended {
@@ -243,7 +255,13 @@ impl Inner {
     }
 
     /// Settles, and makes the caller's answer from the record in the store.
-    async fn settle(self: &Arc<Self>, operation: &Operation, claim: &Claim, outcome: Outcome) -> Ran {
+    async fn settle(
+        self: &Arc<Self>,
+        operation: &Operation,
+        claim: &Claim,
+        outcome: Outcome,
+        seen: &SeenOperation,
+    ) -> Ran {
         let why = match &outcome {
             Outcome::Completed(_) => String::new(),
             Outcome::Retryable(why) | Outcome::Voided { why, .. } | Outcome::Unknown(Unsure { why, .. }) => {
@@ -268,7 +286,7 @@ impl Inner {
             // This attempt did nothing, but an earlier one may have. The caller gets what a retry would get.
             Ok(Settled::Unknown) if released => Ran::Refused(operation.refusal()),
             Ok(Settled::Unknown) => Ran::Unknown(why),
-            Ok(Settled::Fenced) => self.answer_from_record(operation.id(), claim).await,
+            Ok(Settled::Fenced) => self.answer_from_record(operation.id(), claim, seen).await,
             // Another try would be refused again, and if the lease lapsed, it would be forgotten that the work was done.
             Err(EngineError::Store(StoreError::Refused { reason })) if done => {
                 let why = format!("the work was done, but the store refused its reply: {reason}");
@@ -289,8 +307,8 @@ impl Inner {
     }
 
     /// The answer of an owner whose tenure is over: what a retry would get from the record, and never its own outcome.
-    async fn answer_from_record(self: &Inner, id: RecordId, claim: &Claim) -> Ran {
-        match self.peek(id, claim).await {
+    async fn answer_from_record(&self, id: RecordId, claim: &Claim, seen: &SeenOperation) -> Ran {
+        match self.peek(id, claim, seen).await {
             Ok(Some(ran)) => ran,
             Ok(None) => Ran::Unknown("the tenure was over before the outcome came".to_owned()),
             Err(error) => {
@@ -377,9 +395,4 @@ async fn renew_until_over<T>(operation: &Operation, timeout: Duration) -> Watche
 /// The answer for a caller whose work did not run.
 fn without_work<W, T>(ran: Ran) -> Try<W, T> {
     ControlFlow::Break((ran, WorkValue::NotRun))
-}
-
-fn send<W, T>(answer: AnswerSender<W, T>, result: Result<Try<W, T>, EngineError>) {
-    // A caller that is gone gets its answer when it retries.
-    drop(answer.send(result));
 }

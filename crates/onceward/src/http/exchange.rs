@@ -22,10 +22,10 @@ use super::problem::{AnswerFault, Problem};
 use super::unprotected::{Envelope, send_unprotected};
 use super::{operation_headers, reply};
 use crate::claim::RequestLine;
-use crate::engine::WorkValue;
+use crate::engine::{SeenOperation, WorkValue};
 use crate::fingerprint::{Headers, Parts};
 use crate::time::sleep;
-use crate::{Claim, Ran, RecordId, engine::Observation};
+use crate::{Claim, OperationId, Ran, RecordId, engine::Observation};
 
 /// What handling one keyed request needs besides the request's head and body.
 pub(super) struct Exchange<C> {
@@ -61,27 +61,31 @@ impl<C> Exchange<C> {
         R: HttpBody + Send + 'static,
     {
         let id = self.layer.engine.id_of(&self.keyed.scope, &self.keyed.key);
-        let handled =
-            |disposition| Handled { route: self.keyed.route.clone(), disposition, operation: Some(id) };
-        let method = parts.method.clone();
-        let whole = |(response, disposition)| {
-            let response = reply::for_method(&method, response);
-            Ok(handled(disposition).mark(response.map(Body::whole)))
+        let handled = |disposition, operation| {
+            let operation = Some(operation);
+            Handled { route: self.keyed.route.clone(), disposition, operation }
         };
+        let method = parts.method.clone();
+        let whole = |(response, disposition), operation| {
+            let response = reply::for_method(&method, response);
+            Ok(handled(disposition, operation).mark(response.map(Body::whole)))
+        };
+        // The window is not known before the record was read.
+        let unread = |answer| whole(answer, OperationId::bare(id));
         let mut share = self.layer.body_budget.empty_share();
         let body = match self.read(body, &mut share).await {
             Ok(mut body) => {
                 body.trailers.iter_mut().for_each(operation_headers::remove);
                 body
             }
-            Err(problem) => return whole(self.refused_unread(parts.version, problem)),
+            Err(problem) => return unread(self.refused_unread(parts.version, problem)),
         };
         let Some(claim) = self.claim(&parts, &body) else {
-            return whole(self.refused(&Problem::StoreUnavailable));
+            return unread(self.refused(&Problem::StoreUnavailable, None));
         };
         let entry = match self.enter(id) {
             Ok(entry) => entry,
-            Err(problem) => return whole(self.refused(&problem)),
+            Err(problem) => return unread(self.refused(&problem, None)),
         };
         let accepted = AcceptedEncodings::of(&parts.headers);
         let mut request = Request::from_parts(parts, Body::with_share(body, share));
@@ -97,22 +101,30 @@ impl<C> Exchange<C> {
             }
         };
         // Pinned here, because passing it on unpinned would move some kilobytes.
-        let run = std::pin::pin!(self.layer.engine.run_with(id, claim, work));
-        let Some(ran) = self.within_response_time(run).await else {
-            return whole(self.unanswered(&Problem::StillWorking));
+        let seen = SeenOperation::default();
+        let run = std::pin::pin!(self.layer.engine.run_with(id, claim, &seen, work));
+        let ran = self.within_response_time(run).await;
+        let operation = seen.get();
+        let named = |mut answer: (Response<WholeBody>, Disposition)| match operation {
+            Some(operation) => {
+                operation_headers::name(answer.0.headers_mut(), operation);
+                whole(answer, operation)
+            }
+            None => unread(answer),
         };
         match ran {
-            Ok((ran, first)) => whole(self.answer_for(ran, first, &accepted)),
-            Err(error) => match envelope.take() {
+            None => named(self.unanswered(&Problem::StillWorking, operation)),
+            Some(Ok((ran, first))) => named(self.answer_for(ran, first, &accepted, operation)),
+            Some(Err(error)) => match envelope.take() {
                 // The work has sent the request, and its outcome was lost.
-                None => whole(self.unanswered(&Problem::NoWholeAnswer(AnswerFault::Broken))),
+                None => named(self.unanswered(&Problem::NoWholeAnswer(AnswerFault::Broken), operation)),
                 Some(_) if !self.may_go_unprotected(id, &error, entry.as_deref()) => {
-                    whole(self.refused(&Problem::StoreUnavailable))
+                    named(self.refused(&Problem::StoreUnavailable, operation))
                 }
                 Some(request) => {
                     let mut response = send_unprotected(inner, request, entry).await?;
                     response.headers_mut().insert(STORE, HeaderValue::from_static("unavailable"));
-                    Ok(handled(Disposition::Unprotected).mark(response))
+                    Ok(handled(Disposition::Unprotected, OperationId::bare(id)).mark(response))
                 }
             },
         }
@@ -174,21 +186,33 @@ impl<C> Exchange<C> {
         }
     }
 
-    pub(super) fn problem_response(&self, problem: &Problem) -> Response<WholeBody> {
-        problem.response(self.keyed.policy.flavor, &self.layer.links)
+    pub(super) fn problem_response(
+        &self,
+        problem: &Problem,
+        operation: Option<OperationId>,
+    ) -> Response<WholeBody> {
+        problem.response(self.keyed.policy.flavor, &self.layer.links, operation)
     }
 
-    fn refused(&self, problem: &Problem) -> (Response<WholeBody>, Disposition) {
-        (self.problem_response(problem), Disposition::Refused(problem.code()))
+    fn refused(
+        &self,
+        problem: &Problem,
+        operation: Option<OperationId>,
+    ) -> (Response<WholeBody>, Disposition) {
+        (self.problem_response(problem, operation), Disposition::Refused(problem.code()))
     }
 
-    fn unanswered(&self, problem: &Problem) -> (Response<WholeBody>, Disposition) {
-        (self.problem_response(problem), Disposition::Unanswered(problem.code()))
+    fn unanswered(
+        &self,
+        problem: &Problem,
+        operation: Option<OperationId>,
+    ) -> (Response<WholeBody>, Disposition) {
+        (self.problem_response(problem, operation), Disposition::Unanswered(problem.code()))
     }
 
     /// Refuses a request whose body was not read to its end. Over HTTP/1 its connection cannot be used again.
     fn refused_unread(&self, version: Version, problem: Problem) -> (Response<WholeBody>, Disposition) {
-        let (mut response, disposition) = self.refused(&problem);
+        let (mut response, disposition) = self.refused(&problem, None);
         if version <= Version::HTTP_11 {
             response.headers_mut().insert(CONNECTION, HeaderValue::from_static("close"));
         }
@@ -201,8 +225,11 @@ impl<C> Exchange<C> {
         ran: Ran,
         first: WorkValue<FirstAnswer>,
         accepted: &AcceptedEncodings,
+        operation: Option<OperationId>,
     ) -> (Response<WholeBody>, Disposition) {
         let policy = &self.keyed.policy;
+        let refused = |problem| self.refused(problem, operation);
+        let unanswered = |problem| self.unanswered(problem, operation);
         match (ran, first) {
             (Ran::Executed { expires_at, .. }, WorkValue::Returned(Ok(first))) => {
                 (reply::executed(*first, expires_at), Disposition::Executed)
@@ -214,7 +241,7 @@ impl<C> Exchange<C> {
                 None => (reply::replayed(policy, &reply, expires_at), Disposition::Replayed),
                 Some(coding) => {
                     let coding = coding.chars().take(CODING_CHARS).collect();
-                    self.refused(&Problem::EncodingNotAccepted { coding })
+                    refused(&Problem::EncodingNotAccepted { coding })
                 }
             },
             (Ran::Refused(refusal), first) => {
@@ -227,32 +254,32 @@ impl<C> Exchange<C> {
                 };
                 match first {
                     WorkValue::NotRun | WorkValue::Returned(Err(Problem::UpstreamUnreachable)) => {
-                        self.refused(&problem)
+                        refused(&problem)
                     }
                     // The service was called, but its answer is not the operation's: the tenure was over, or an earlier
                     // attempt is in doubt.
                     WorkValue::Returned(_) | WorkValue::Panicked | WorkValue::Unfinished => {
-                        self.unanswered(&problem)
+                        unanswered(&problem)
                     }
                 }
             }
             (Ran::Retryable(_), WorkValue::Returned(Ok(response))) => (*response, Disposition::Released),
             (Ran::Retryable(_), WorkValue::Returned(Err(problem @ Problem::NotCommitted { .. }))) => {
-                self.unanswered(&problem)
+                unanswered(&problem)
             }
-            (Ran::Retryable(_), _) => self.unanswered(&Problem::UpstreamUnreachable),
-            (Ran::Unknown(_), WorkValue::Returned(Ok(_))) => self.unanswered(&Problem::AnswerNotStored),
+            (Ran::Retryable(_), _) => unanswered(&Problem::UpstreamUnreachable),
+            (Ran::Unknown(_), WorkValue::Returned(Ok(_))) => unanswered(&Problem::AnswerNotStored),
             (
                 Ran::Unknown(_),
                 WorkValue::Returned(Err(
                     problem @ (Problem::UpstreamUnsure { .. } | Problem::NoWholeAnswer(_)),
                 )),
-            ) => self.unanswered(&problem),
+            ) => unanswered(&problem),
             (Ran::Unknown(_), WorkValue::Panicked) => {
-                self.unanswered(&Problem::NoWholeAnswer(AnswerFault::Broken))
+                unanswered(&Problem::NoWholeAnswer(AnswerFault::Broken))
             }
             (Ran::Unknown(_), WorkValue::Returned(Err(_)) | WorkValue::NotRun | WorkValue::Unfinished) => {
-                self.unanswered(&Problem::NoWholeAnswer(AnswerFault::TimedOut))
+                unanswered(&Problem::NoWholeAnswer(AnswerFault::TimedOut))
             }
         }
     }

@@ -65,7 +65,7 @@ impl<C> Exchange<C> {
         let ended = match inner.call(request).await.map_err(classified) {
             Ok(response) => {
                 self.warn_of_invalid_outcome(response.headers(), Some(operation.operation_id()));
-                self.judge(&method, response).await
+                self.judge(operation, &method, response).await
             }
             Err((Failure::NotExecuted, cause)) => return not_executed(operation, cause),
             Err((Failure::TimedOut, cause)) => self.timed_out(&cause),
@@ -95,7 +95,12 @@ impl<C> Exchange<C> {
     }
 
     /// Reads the answer and decides what it means for the operation.
-    async fn judge<R: HttpBody>(&self, method: &Method, response: Response<R>) -> (Outcome, FirstAnswer) {
+    async fn judge<R: HttpBody>(
+        &self,
+        operation: &Operation,
+        method: &Method,
+        response: Response<R>,
+    ) -> (Outcome, FirstAnswer) {
         let policy = &self.keyed.policy;
         let (parts, body) = response.into_parts();
         let class = Class::of(policy, parts.status, &parts.headers);
@@ -133,11 +138,13 @@ impl<C> Exchange<C> {
                 let upstream_status = parts.status;
                 let (reply, first) = reply::divide(policy, parts, body);
                 if reply.bytes() > self.layer.engine.limits().reply_bytes {
-                    return self.too_large(upstream_status);
+                    return self.too_large(operation, upstream_status);
                 }
                 (Outcome::completed(reply), Ok(Box::new(first)))
             }
-            (ReadResult::TooLarge, Class::Completed | Class::Unknown) => self.too_large(parts.status),
+            (ReadResult::TooLarge, Class::Completed | Class::Unknown) => {
+                self.too_large(operation, parts.status)
+            }
             (ReadResult::Whole(body), Class::Retryable) => released(parts, body),
             // Nothing was done and nothing is kept, so its status and headers are enough.
             (ReadResult::TooLarge, Class::Retryable) => released(parts, WholeBody::default()),
@@ -145,9 +152,12 @@ impl<C> Exchange<C> {
     }
 
     /// The work was done and its answer cannot be stored: a problem that says so is stored in its place.
-    fn too_large(&self, upstream_status: StatusCode) -> (Outcome, FirstAnswer) {
+    fn too_large(&self, operation: &Operation, upstream_status: StatusCode) -> (Outcome, FirstAnswer) {
         let problem = Problem::ResponseTooLarge { upstream_status };
-        let reply = reply::stored(&self.keyed.policy, self.problem_response(&problem));
+        let reply = reply::stored(
+            &self.keyed.policy,
+            self.problem_response(&problem, Some(operation.operation_id())),
+        );
         let first = reply::restore(&self.keyed.policy, &reply);
         (Outcome::completed(reply), Ok(Box::new(first)))
     }

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use ::http::Response;
 
-use crate::RecordId;
+use crate::OperationId;
 
 /// How the layer handled a request. It is an extension of every response of the layer.
 ///
@@ -22,8 +22,9 @@ pub struct Handled {
     pub route: Arc<str>,
     /// What was done.
     pub disposition: Disposition,
-    /// The operation, where the request had a key and a scope and the route protects it.
-    pub operation: Option<RecordId>,
+    /// The operation, where the request had a key and a scope and the route protects it. Without its window where its record was
+    /// not read.
+    pub operation: Option<OperationId>,
 }
 
 /// What was done with a request.

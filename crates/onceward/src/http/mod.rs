@@ -13,7 +13,8 @@
 //! 6. The body is read whole, within limits of size, memory and time. Its fingerprint shows whether a retry is the same
 //!    request.
 //! 7. The engine claims the key. From here on everything is detached: a client that goes away stops nothing.
-//! 8. Refused: the client gets a problem that says what to do next. Replayed: it gets the first answer.
+//! 8. Refused: the client gets a problem that says what to do next. Replayed: it gets the first answer. Every answer from here
+//!    on names the operation.
 //! 9. Executed: the inner service is called once, with the [`Operation`](crate::Operation) in headers and extensions, and asked for an answer
 //!    without a content coding. Its answer is read whole, up to a limit, and [classified](Class): completed, retryable or
 //!    unknown.
@@ -127,7 +128,11 @@ pub mod header {
     pub const OUTCOME: HeaderName = HeaderName::from_static("onceward-outcome");
     /// `unavailable` on an answer that was given without protection.
     pub const STORE: HeaderName = HeaderName::from_static("onceward-store");
-    /// Tells the inner service the operation's id, the same in every retry.
+    /// `true` or `false` on this layer's problems: whether a client library should send the same request again by itself.
+    pub const SHOULD_RETRY: HeaderName = HeaderName::from_static("x-should-retry");
+    /// The same, as Stripe spells it.
+    pub const STRIPE_SHOULD_RETRY: HeaderName = HeaderName::from_static("stripe-should-retry");
+    /// The operation's id, the same in every retry: tells it the inner service, and the client in every answer under a key.
     pub const OPERATION: HeaderName = HeaderName::from_static("onceward-operation");
     /// Tells the inner service its fence.
     pub const FENCE: HeaderName = HeaderName::from_static("onceward-fence");

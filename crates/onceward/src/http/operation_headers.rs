@@ -1,4 +1,4 @@
-//! The headers that tell the inner service which operation it executes.
+//! The headers that tell the inner service which operation it executes, and the client which one its answer is about.
 
 use ::http::header::ACCEPT_ENCODING;
 use ::http::{HeaderMap, HeaderName, HeaderValue, Request};
@@ -6,7 +6,7 @@ use ::http::{HeaderMap, HeaderName, HeaderValue, Request};
 use super::encoding::IDENTITY;
 use super::header::{ATTEMPT, FENCE, OPERATION, OPERATION_HEADERS, RECOVERY_POINT};
 use super::percent::percent_encode;
-use crate::Operation;
+use crate::{Operation, OperationId};
 
 /// Removes operation headers that a client sent, because the inner service believes them. CGI does not distinguish `_` from
 /// `-` in header names, so both spellings are removed.
@@ -21,6 +21,14 @@ pub(super) fn remove(headers: &mut HeaderMap) {
     };
     while let Some(name) = headers.keys().find(is_reserved).cloned() {
         headers.remove(name);
+    }
+}
+
+/// Names the operation to a client, in place of what the inner service may have put there.
+pub(super) fn name(headers: &mut HeaderMap, operation: OperationId) {
+    // Always `Ok`: digits, letters and a hyphen are valid in a header value.
+    if let Ok(value) = operation.with_text(HeaderValue::from_bytes) {
+        headers.insert(OPERATION, value);
     }
 }
 

@@ -8,14 +8,14 @@ use serde_json::{Map, Value};
 
 use super::body::WholeBody;
 use super::classify::Class;
-use super::header::OUTCOME;
+use super::header::{OUTCOME, SHOULD_RETRY, STRIPE_SHOULD_RETRY};
 use super::policy::Flavor;
 use super::problem_json::ProblemJson;
 use super::scope::ScopeMissing;
 use super::wellknown::Links;
 use crate::fingerprint::Difference;
 use crate::record::Letter;
-use crate::{Refusal, key::KeyError};
+use crate::{OperationId, Refusal, key::KeyError};
 
 /// Why a client does not get the answer to its request.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -147,6 +147,14 @@ impl NextAction {
             Self::Wait => "wait",
             Self::RetrySameKey => "retry_same_key",
             Self::Contact => "contact",
+        }
+    }
+
+    /// The value of `X-Should-Retry`: whether a client library should send the same request again by itself.
+    pub const fn should_retry(self) -> &'static str {
+        match self {
+            Self::Wait | Self::RetrySameKey => "true",
+            Self::FixRequest | Self::NewKey | Self::Contact => "false",
         }
     }
 }
@@ -282,22 +290,22 @@ impl Problem {
                     "The work takes longer than a client is kept waiting here, and goes on. Ask again with the same key.",
                 )
                 .with_retry_after(RETRY_SOON),
-            Self::OutcomeUnknown { retry_after, letter } => match letter {
-                    Letter::Live => details(
-                        StatusCode::CONFLICT,
-                        UNKNOWN,
-                        Wait,
-                        UNKNOWN_TITLE,
-                        "It may have been done. Ask again later with the same key; the work is not done twice.",
-                    ),
-                    Letter::Dead => details(
-                        StatusCode::CONFLICT,
-                        UNKNOWN,
-                        Contact,
-                        UNKNOWN_TITLE,
-                        "It could not be found out and waits for an operator. Do not send it under a new key.",
-                    ),
-            }.with_retry_after(*retry_after),
+            Self::OutcomeUnknown { retry_after, letter: Letter::Live } => details(
+                    StatusCode::CONFLICT,
+                    UNKNOWN,
+                    Wait,
+                    UNKNOWN_TITLE,
+                    "It may have been done. Ask again later with the same key; the work is not done twice.",
+                )
+                .with_retry_after(*retry_after),
+            // Asking again brings nothing until an operator has decided, which no time is known for.
+            Self::OutcomeUnknown { letter: Letter::Dead, .. } => details(
+                StatusCode::CONFLICT,
+                UNKNOWN,
+                Contact,
+                UNKNOWN_TITLE,
+                "It could not be found out and waits for an operator. Do not send it under a new key.",
+            ),
             Self::Incomparable => details(
                 StatusCode::CONFLICT,
                 UNKNOWN,
@@ -485,10 +493,18 @@ impl Problem {
         }
     }
 
-    /// The problem as RFC 9457 has it.
-    pub(super) fn response(&self, flavor: Flavor, links: &Links) -> Response<WholeBody> {
+    /// The problem as RFC 9457 has it. Its body names the operation where the record is known.
+    pub(super) fn response(
+        &self,
+        flavor: Flavor,
+        links: &Links,
+        operation: Option<OperationId>,
+    ) -> Response<WholeBody> {
         let details = self.details(flavor);
         let mut members = details.members(links.problem_type(details.code));
+        if let Some(operation) = operation {
+            members.insert("operation".to_owned(), operation.to_string().into());
+        }
         if let Some(status) = self.upstream_status() {
             members.insert("upstream_status".to_owned(), status.as_u16().into());
         }
@@ -498,6 +514,11 @@ impl Problem {
         let mut response = problem.map(WholeBody::from);
         let headers = response.headers_mut();
         headers.insert(LINK, links.described_by());
+        let should_retry = HeaderValue::from_static(details.next_action.should_retry());
+        if flavor == Flavor::Stripe {
+            headers.insert(STRIPE_SHOULD_RETRY, should_retry.clone());
+        }
+        headers.insert(SHOULD_RETRY, should_retry);
         if let Some(after) = details.retry_after {
             headers.insert(RETRY_AFTER, whole_seconds(after).into());
         }
@@ -515,7 +536,7 @@ impl Problem {
 }
 
 /// `Retry-After` is in whole seconds. Zero would let clients retry in a busy loop.
-fn whole_seconds(duration: Duration) -> u64 {
+pub(super) fn whole_seconds(duration: Duration) -> u64 {
     (duration.as_secs() + u64::from(duration.subsec_nanos() > 0)).max(1)
 }
 

@@ -9,7 +9,7 @@ use bytes::Bytes;
 
 use super::body::WholeBody;
 use super::classify::Class;
-use super::header::{IDEMPOTENCY_EXPIRES, IDEMPOTENCY_REPLAYED, IDEMPOTENT_REPLAYED, OUTCOME};
+use super::header::{IDEMPOTENCY_EXPIRES, IDEMPOTENCY_REPLAYED, IDEMPOTENT_REPLAYED, OPERATION, OUTCOME};
 use super::list_header::members;
 use super::policy::{Flavor, Policy, SetCookie};
 use super::wellknown::rfc3339;
@@ -40,12 +40,14 @@ pub(super) fn divide(
 ) -> (Reply, Response<WholeBody>) {
     let named: Vec<String> = members(&parts.headers, &CONNECTION).map(str::to_ascii_lowercase).collect();
     let count = parts.headers.len();
-    // One more, for `Idempotency-Expires`. Capacity counts names, and has a maximum that the number of values may exceed.
-    let first = HeaderMap::try_with_capacity(parts.headers.keys_len() + 1);
+    // Two more, for `Idempotency-Expires` and `Onceward-Operation`. Capacity counts names, and has a maximum that the number of
+    // values may exceed.
+    let first = HeaderMap::try_with_capacity(parts.headers.keys_len() + 2);
     let (mut first, mut unstored) = (first.unwrap_or_default(), Vec::new());
     let mut headers = Vec::with_capacity(count);
     for (name, value) in &parts.headers {
-        if *name == OUTCOME || FRAMING.contains(name) {
+        // Every answer gets the operation's name from the record.
+        if *name == OUTCOME || *name == OPERATION || FRAMING.contains(name) {
             continue;
         }
         let is_unstored = !may_be_replayed(policy, name) || named.iter().any(|named| named == name.as_str());

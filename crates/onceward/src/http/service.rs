@@ -95,7 +95,7 @@ where
                 }))
             }
             Admission::Refuse(problem, flavor, route) => {
-                let response = problem.response(flavor, &self.layer.links);
+                let response = problem.response(flavor, &self.layer.links, None);
                 let response = reply::for_method(&parts.method, response);
                 let disposition = Disposition::Refused(problem.code());
                 let handled = Handled { route, disposition, operation: None };
@@ -121,14 +121,20 @@ fn published(layer: &LayerState) -> Handled {
 }
 
 async fn key_status(layer: &LayerState, scope: &Scope, key: &Key) -> Response<WholeBody> {
-    let problem = match layer.engine.look_up(scope, key).await {
-        Ok(Some(record)) => return published(layer).mark(wellknown::status(&record)),
+    let id = layer.engine.id_of(scope, key);
+    let problem = match layer.engine.look_up_now(id).await {
+        Ok(Some((record, now))) => {
+            let operation = record.operation(id);
+            let mut response = wellknown::status(&record, operation, now);
+            operation_headers::name(response.headers_mut(), operation);
+            return published(layer).mark(response);
+        }
         Ok(None) => Problem::KeyNotFound,
         Err(_) => Problem::StoreUnavailable,
     };
     let refused = Disposition::Refused(problem.code());
     let handled = Handled::without_operation(layer.routes.no_name(), refused);
-    handled.mark(problem.response(Flavor::Ietf, &layer.links))
+    handled.mark(problem.response(Flavor::Ietf, &layer.links, None))
 }
 
 /// Refuses a request whose body was not read. What is left of the body must not be taken for the next request.

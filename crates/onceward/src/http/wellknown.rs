@@ -11,13 +11,18 @@ use super::body::WholeBody;
 use super::list_header::members;
 use super::percent::percent_encode;
 use super::policy::{Flavor, InProgress, KeyRule, Mode, Policy, SetCookie, StoreDown};
+use super::problem::{NextAction, Problem, whole_seconds};
 use super::routes::Routes;
-use crate::{Key, Record, Timestamp, key::Syntax, record::State};
+use crate::event::Moment;
+use crate::{Key, OperationId, Record, Timestamp, key::Syntax, record::State};
 
 /// Where the policy is published.
 pub(super) const PAGE: &str = "/.well-known/idempotency";
 /// Where the state of a key is published; the key follows.
 pub const STATUS: &str = "/.well-known/idempotency/status/";
+
+/// How soon to ask again while the work is being done: a look-up of one record costs little.
+const POLL: Duration = Duration::from_secs(1);
 
 /// The base is in every problem, some of which are stored.
 const BASE_BYTES_MAX: usize = 255;
@@ -73,26 +78,35 @@ pub(super) fn page(routes: &Routes, links: &Links, headers: &HeaderMap) -> Respo
 }
 
 /// The state of a key. Its answer is not shown.
-pub(super) fn status(record: &Record) -> Response<WholeBody> {
-    let mut body = json!({ "state": record.state.name() });
+pub(super) fn status(record: &Record, operation: OperationId, now: Moment) -> Response<WholeBody> {
+    let mut body = json!({ "state": record.state.name(), "operation": operation.to_string() });
     if let Some(expires) = record.published_expiry() {
         body["expires_at"] = rfc3339(expires).into();
     }
-    let mut is_pending = false;
+    let mut retry_after = None;
     match &record.state {
         State::Completed { reply, .. } => {
             body["status"] = reply.status.into();
             body["response_version"] = reply.version.into();
         }
-        State::InProgress { .. } | State::Unknown { .. } => is_pending = true,
+        State::InProgress { .. } => {
+            body["next_action"] = NextAction::Wait.name().into();
+            retry_after = Some(POLL);
+        }
+        // What a retry of the request would be told.
+        State::Unknown { .. } => {
+            let details = Problem::of(record.refusal(now)).details(Flavor::Ietf);
+            body["next_action"] = details.next_action.name().into();
+            retry_after = details.retry_after;
+        }
         State::FailedRetryable { .. } | State::Expired { .. } => {}
     }
     let mut response = Response::new(WholeBody::from(Bytes::from(body.to_string())));
     let headers = response.headers_mut();
     headers.insert(CONTENT_TYPE, HeaderValue::from_static("application/json"));
     headers.insert(CACHE_CONTROL, HeaderValue::from_static("no-store"));
-    if is_pending {
-        headers.insert(RETRY_AFTER, HeaderValue::from_static("1"));
+    if let Some(after) = retry_after {
+        headers.insert(RETRY_AFTER, whole_seconds(after).into());
     }
     response
 }

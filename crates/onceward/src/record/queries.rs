@@ -13,7 +13,11 @@ use crate::{Timestamp, entropy::OwnerToken};
 /// A retry sooner than this would only meet the same refusal.
 const RETRY_AFTER_MIN: Duration = Duration::from_secs(1);
 /// Most executions end within seconds, so a client need not wait for the whole lease.
-const RETRY_AFTER_MAX: Duration = Duration::from_secs(5);
+const IN_PROGRESS_RETRY_AFTER_MAX: Duration = Duration::from_secs(5);
+/// What has been unknown for long is seldom found out in the next minute. But once it is, clients should notice within one.
+const UNKNOWN_RETRY_AFTER_MAX: Duration = Duration::from_secs(60);
+/// Clients of an unknown outcome come back after this part of its age, so that each waits a little longer than before.
+const UNKNOWN_AGE_DIVISOR: u32 = 2;
 
 impl Record {
     /// Whether a claim asks for what this record is about.
@@ -103,12 +107,16 @@ impl Record {
 
     /// The refusal of a claim that meets this record while it has no answer.
     pub(crate) fn refusal(&self, at: Moment) -> Refusal {
-        let hint = |until: Timestamp| until.since(at.now).clamp(RETRY_AFTER_MIN, RETRY_AFTER_MAX);
         match &self.state {
-            State::Unknown { due_at, letter, .. } => {
-                Refusal::Unknown { retry_after: hint(*due_at), letter: *letter }
+            State::Unknown { since, letter, .. } => {
+                let part = at.now.since(*since) / UNKNOWN_AGE_DIVISOR;
+                let retry_after = part.clamp(RETRY_AFTER_MIN, UNKNOWN_RETRY_AFTER_MAX);
+                Refusal::Unknown { retry_after, letter: *letter }
             }
-            State::InProgress { lease_until } => Refusal::InProgress { retry_after: hint(*lease_until) },
+            State::InProgress { lease_until } => {
+                let left = lease_until.since(at.now);
+                Refusal::InProgress { retry_after: left.clamp(RETRY_AFTER_MIN, IN_PROGRESS_RETRY_AFTER_MAX) }
+            }
             State::FailedRetryable { .. } if self.doubt.is_some() => {
                 Refusal::Unknown { retry_after: RETRY_AFTER_MIN, letter: Letter::Live }
             }

@@ -172,6 +172,7 @@ async fn an_unknown_outcome_is_refused_until_it_is_resolved() {
         let dead = world.send(post("k", "{}")).await;
         assert_eq!(dead.problem().0, 409);
         assert_eq!(dead.json()["next_action"], "contact");
+        assert_eq!((dead.header("retry-after"), dead.header("x-should-retry")), (None, Some("false")));
 
         world
             .engine
@@ -184,6 +185,49 @@ async fn an_unknown_outcome_is_refused_until_it_is_resolved() {
         let again = world.send(post("k", "{}")).await;
         assert_eq!((again.status, again.is_replay(), world.ledger()), (201, false, 2));
     }
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_pause_that_an_unknown_outcome_asks_for_grows_with_its_age() {
+    let world = world(Policy::new()).await;
+    world.send(doing("off", "k", "{}")).await;
+    let mut age = 0;
+    for (then, pause) in [(0, "1"), (3, "2"), (10, "5"), (60, "30"), (120, "60"), (700, "60")] {
+        onceward::plumbing::time::sleep(SECOND * (then - age)).await;
+        age = then;
+        for request in [post("k", "{}"), status("k")] {
+            assert_eq!(world.send(request).await.header("retry-after"), Some(pause), "after {then} s");
+        }
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_problem_says_whether_to_try_again_and_says_it_as_stripe_does_where_the_route_is_stripes() {
+    for policy in both() {
+        let stripe = policy.flavor == Flavor::Stripe;
+        let world = world(policy.max_response_body(64 * 1024)).await;
+        let refused = world.send(doing("refused", "a", "{}")).await;
+        let unknown = world.send(doing("off", "b", "{}")).await;
+        world.send(post("c", "{}")).await;
+        let mismatch = world.send(post("c", "[]")).await;
+        let large = world.send(doing("bytes:100000", "d", "{}")).await;
+        let replayed = world.send(post("d", "{}")).await;
+        assert!(replayed.is_replay());
+        for (got, again) in
+            [(refused, "true"), (unknown, "true"), (mismatch, "false"), (large, "false"), (replayed, "false")]
+        {
+            assert_eq!(got.header("x-should-retry"), Some(again), "{got:?}");
+            assert_eq!(got.header("stripe-should-retry"), stripe.then_some(again), "{got:?}");
+        }
+        let executed = world.send(post("e", "{}")).await;
+        assert_eq!((executed.status, executed.header("x-should-retry")), (201, None));
+    }
+}
+
+/// Asks for the state of a key.
+fn status(key: &str) -> http::Request<http_body_util::Full<bytes::Bytes>> {
+    let path = format!("/.well-known/idempotency/status/{key}");
+    http::Request::get(path).header("x-tenant", "acme").body(http_body_util::Full::default()).unwrap()
 }
 
 async fn only_id(world: &World) -> onceward::RecordId {

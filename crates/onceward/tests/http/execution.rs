@@ -202,7 +202,8 @@ async fn the_record_keeps_what_the_service_itself_says_of_its_failure() {
     ] {
         let world = world(Policy::new()).await;
         let got = world.send(doing(what, "k", "{}")).await;
-        let record = world.engine.load(got.handled.operation.unwrap()).await.unwrap().unwrap().record;
+        let record =
+            world.engine.load(got.handled.operation.unwrap().record()).await.unwrap().unwrap().record;
         assert_eq!((record.state.name(), record.last_error.as_deref()), (state, Some(cause)), "{what}");
         assert_eq!((record.subject.method.as_str(), record.subject.path.as_str()), ("POST", "/payments"));
     }

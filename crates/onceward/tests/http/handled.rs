@@ -67,9 +67,15 @@ async fn a_protected_request_names_its_operation_however_it_ends() {
         .scoped_by("header:x-tenant")
         .unwrap()
         .id_of(&scope, &onceward::Key::new("k").unwrap());
-    for body in ["{}", "{}", "[]"] {
-        assert_eq!(world.send(post("k", body)).await.handled.operation, Some(id));
+    let first = world.send(post("k", "{}")).await;
+    let operation = first.handled.operation.unwrap();
+    assert_eq!((operation.record(), operation.opened().is_some()), (id, true));
+    for body in ["{}", "[]"] {
+        assert_eq!(world.send(post("k", body)).await.handled.operation, Some(operation));
     }
+    let small = super::world(Policy::new().max_request_body(1)).await;
+    let unread = small.send(post("k", "{}")).await;
+    assert_eq!(unread.handled.operation, Some(onceward::OperationId::bare(id)), "its record was not read");
     let unkeyed = world.send(without(post("k", "{}"), "idempotency-key")).await;
     assert_eq!(unkeyed.handled.operation, None);
 }

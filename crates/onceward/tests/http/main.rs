@@ -18,6 +18,7 @@ mod keys;
 mod log;
 mod observations;
 mod observe;
+mod operation;
 mod outcome;
 mod protocol_doc;
 mod receipts;
@@ -84,6 +85,12 @@ impl Got {
         }
         assert_eq!(body["status"], self.status);
         let code = body["code"].as_str().unwrap().to_owned();
+        let again = matches!(body["next_action"].as_str(), Some("wait" | "retry_same_key"));
+        assert_eq!(self.header("x-should-retry"), Some(if again { "true" } else { "false" }), "{body}");
+        if let Some(stripe) = self.header("stripe-should-retry") {
+            assert_eq!(Some(stripe), self.header("x-should-retry"));
+        }
+        assert_eq!(body["operation"].as_str(), self.header("onceward-operation"), "{self:?}");
         assert!(body["type"].as_str().unwrap().ends_with(&format!("/.well-known/idempotency#{code}")));
         (self.status, code)
     }

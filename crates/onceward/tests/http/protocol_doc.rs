@@ -162,6 +162,8 @@ fn the_document_names_every_header() {
         onceward::http::header::IDEMPOTENCY_EXPIRES,
         onceward::http::header::OUTCOME,
         onceward::http::header::STORE,
+        onceward::http::header::SHOULD_RETRY,
+        onceward::http::header::STRIPE_SHOULD_RETRY,
         onceward::http::header::OPERATION,
         onceward::http::header::FENCE,
         onceward::http::header::ATTEMPT,

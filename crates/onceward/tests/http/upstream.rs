@@ -121,6 +121,10 @@ impl Upstream {
                 let id = parts.extensions.get::<Operation>().unwrap().operation_id();
                 frames = vec![Frame::data(id.to_string().into())];
             }
+            "own-operation" => {
+                let status = argument.parse::<u16>().unwrap();
+                response = response.status(status).header("onceward-operation", "its own");
+            }
             "links" => {
                 for number in 0..argument.parse::<u32>().unwrap() {
                     response = response.header("link", format!("</{number}>"));

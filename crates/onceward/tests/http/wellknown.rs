@@ -2,6 +2,7 @@
 
 use http::Request;
 use http_body_util::Full;
+use onceward::OperationId;
 use onceward::http::{KeyRule, Policy, Routes};
 
 use super::{doing, post, world};
@@ -63,12 +64,15 @@ async fn the_state_of_a_key_is_shown_to_its_own_caller_only_and_without_its_answ
     running.await.unwrap();
 
     let got = world.send(own()).await;
+    let operation = got.header("onceward-operation").unwrap();
     assert_eq!(
         got.json(),
         serde_json::json!({
-            "state": "completed", "status": 201, "response_version": 1, "expires_at": "2027-01-16T08:00:00Z"
+            "state": "completed", "status": 201, "response_version": 1, "expires_at": "2027-01-16T08:00:00Z",
+            "operation": operation
         })
     );
+    assert_eq!(world.send(post("a/b", "{}")).await.header("onceward-operation"), Some(operation));
     assert_eq!(got.header("cache-control"), Some("no-store"));
     assert_eq!(world.send(get(path, &[("x-tenant", "globex")])).await.problem().0, 404);
     assert_eq!(world.send(get(path, &[])).await.problem().0, 401);
@@ -79,7 +83,10 @@ async fn the_state_of_a_key_is_shown_to_its_own_caller_only_and_without_its_answ
 
     world.send(doing("off", "lost", "{}")).await;
     let lost = world.send(get("/.well-known/idempotency/status/lost", &[("x-tenant", "acme")])).await;
-    assert_eq!(lost.json()["state"], "unknown");
+    assert_eq!((&lost.json()["state"], &lost.json()["next_action"]), (&"unknown".into(), &"wait".into()));
+    world.give_up(lost.header("onceward-operation").unwrap().parse::<OperationId>().unwrap().record()).await;
+    let dead = world.send(get("/.well-known/idempotency/status/lost", &[("x-tenant", "acme")])).await;
+    assert_eq!((&dead.json()["next_action"], dead.header("retry-after")), (&"contact".into(), None));
     world.send(doing("refused", "free", "{}")).await;
     let free = world.send(get("/.well-known/idempotency/status/free", &[("x-tenant", "acme")])).await;
     assert_eq!(free.json()["state"], "failed_retryable");
