@@ -9,7 +9,7 @@ use onceward::plumbing::time::sleep;
 use tokio::task::JoinHandle;
 use tokio_postgres::error::{Severity, SqlState};
 use tokio_postgres::types::{ToSql, Type};
-use tokio_postgres::{AsyncMessage, Client, Config, Row, Statement};
+use tokio_postgres::{AsyncMessage, Client, Config, Row, SimpleQueryMessage, SimpleQueryRow, Statement};
 use tokio_postgres_rustls::MakeRustlsConnect;
 
 use crate::error::{self, ConnectionState, ErrorKind, StatementError};
@@ -56,6 +56,23 @@ impl Dialer {
             // An old pooler refuses startup options, and `prepared=off` tells that there is one.
             limits_refused: AtomicBool::new(url.prepared == Prepared::Off),
             counters,
+        }
+    }
+
+    /// For statements that bring their own limits.
+    pub(crate) fn without_limits(
+        url: &PostgresUrl,
+        tls: MakeRustlsConnect,
+        answer_timeout: Duration,
+    ) -> Self {
+        Self {
+            config: url.config.clone(),
+            tls,
+            prepared: Prepared::Off,
+            answer_timeout,
+            limits: String::new(),
+            limits_refused: AtomicBool::new(true),
+            counters: Arc::default(),
         }
     }
 
@@ -151,6 +168,16 @@ impl DialError {
     }
 }
 
+/// Why a batch failed.
+pub(crate) enum BatchError {
+    /// The server refused it, or the connection was lost.
+    Server(tokio_postgres::Error),
+    /// The server gave a warning with the commit.
+    Warned,
+    /// There was no answer in time.
+    Silent,
+}
+
 /// A connection.
 pub(crate) struct Connection {
     client: Arc<Client>,
@@ -209,6 +236,32 @@ impl Connection {
         }
     }
 
+    /// Sends statements as one transaction, and waits until it is committed. Returns the rows of each statement that has
+    /// columns.
+    ///
+    /// They are one message, so the server ends the transaction also if this client is gone, and a pooler sends them to one
+    /// server.
+    pub(crate) async fn batch(&mut self, sql: &str) -> Result<Vec<Vec<SimpleQueryRow>>, BatchError> {
+        self.warned.store(false, Ordering::Release);
+        self.counters.statements.add(1);
+        let client = self.client.clone();
+        match self.in_time(client.simple_query(sql)).await {
+            Some(Ok(_)) if self.warned.load(Ordering::Acquire) => {
+                self.state = ConnectionState::Broken;
+                Err(BatchError::Warned)
+            }
+            Some(Ok(messages)) => Ok(by_statement(messages)),
+            Some(Err(error)) => {
+                self.failed(&error);
+                Err(BatchError::Server(error))
+            }
+            None => {
+                self.state = ConnectionState::Broken;
+                Err(BatchError::Silent)
+            }
+        }
+    }
+
     async fn prepare(&mut self, sql: &Sql) -> Result<Statement, StatementError> {
         if let Some(Some(statement)) = self.statements.get(sql.slot) {
             return Ok(statement.clone());
@@ -260,6 +313,18 @@ impl Connection {
             reason: format!("the database did not answer within {:?}", self.answer_timeout),
         }
     }
+}
+
+fn by_statement(messages: Vec<SimpleQueryMessage>) -> Vec<Vec<SimpleQueryRow>> {
+    let mut statements: Vec<Vec<SimpleQueryRow>> = Vec::new();
+    for message in messages {
+        match (message, statements.last_mut()) {
+            (SimpleQueryMessage::RowDescription(_), _) => statements.push(Vec::new()),
+            (SimpleQueryMessage::Row(row), Some(rows)) => rows.push(row),
+            _ => {}
+        }
+    }
+    statements
 }
 
 impl Drop for Connection {

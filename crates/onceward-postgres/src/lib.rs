@@ -34,6 +34,7 @@ mod listing;
 mod migrate;
 mod options;
 mod queue;
+pub mod receipts;
 mod schema;
 mod statements;
 mod statistics;
