@@ -1,12 +1,9 @@
 //! The receipt tables of the configured routes, in the handlers' own databases.
 
-use std::path::PathBuf;
 use std::sync::Arc;
 
 use onceward::receipts::{ReceiptFinder, ReceiptTable};
-use onceward::reconcile::Reconciling;
-use onceward_postgres::PostgresUrl;
-use onceward_postgres::receipts::PostgresReceipts;
+use onceward_postgres::receipts::{PostgresReceipts, ReceiptOptions};
 use onceward_sqlite::receipts::SqliteReceipts;
 
 use crate::Failure;
@@ -31,7 +28,9 @@ impl ReceiptsUrl {
     fn table(&self, route: &ReceiptRoute) -> Result<Arc<dyn ReceiptTable>, Failure> {
         Ok(match self {
             Self::Sqlite(path) => Arc::new(SqliteReceipts::new(path, route.table.clone())),
-            Self::Postgres(url) => Arc::new(PostgresReceipts::new(url, route.table.clone())?),
+            Self::Postgres(url) => {
+                Arc::new(PostgresReceipts::new(url, route.table.clone(), ReceiptOptions::default())?)
+            }
         })
     }
 }
