@@ -13,6 +13,7 @@ pub(super) const JSON: &str = "json";
 pub(super) const SCHEMA: &str = "schema";
 pub(super) const URL: &str = "url";
 pub(super) const PRINT_SQL: &str = "print-sql";
+pub(super) const AUTO: &str = "auto";
 pub(super) const DIALECT: &str = "dialect";
 pub(super) const TABLE: &str = "table";
 pub(super) const RESUME_VOIDS: &str = "resume-voids";
@@ -37,7 +38,11 @@ pub fn command() -> Command {
         .arg_required_else_help(true)
         .disable_help_subcommand(true)
         .subcommand(serve())
-        .subcommand(Command::new("demo").about("Show what it does, with an API of its own"))
+        .subcommand(
+            Command::new("demo")
+                .about("Show what it does, with an API of its own")
+                .arg(switch(AUTO, "Paste the lines by itself, which takes half a minute, and stop")),
+        )
         .subcommand(configured(
             Command::new("check")
                 .about("Check configuration, store, clock and upstream, and print what to fix")

@@ -17,6 +17,7 @@ use onceward::receipts::TableName;
 
 use crate::check;
 use crate::config::{ConfigErrors, Sources};
+use crate::demo::Paste;
 use crate::settings::LogFormat;
 use crate::stores::maintenance::{self, Done};
 use crate::telemetry::logs;
@@ -117,7 +118,10 @@ fn dispatch(
                 LogFormat::Json | LogFormat::Text => Failure::Failed(error),
             })
         }
-        Some(("demo", _)) => Ok(block_on(crate::demo::run())??),
+        Some(("demo", matches)) => {
+            let paste = if matches.get_flag(args::AUTO) { Paste::Auto } else { Paste::ByHand };
+            Ok(block_on(crate::demo::run(paste))??)
+        }
         Some(("check", matches)) => {
             let sources = args::sources(matches, variables)?;
             let report = block_on(check::run(&sources))?;

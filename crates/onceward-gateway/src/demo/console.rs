@@ -2,6 +2,9 @@
 
 use std::fmt::Display;
 use std::io::{self, Write as _};
+use std::net::SocketAddr;
+use std::path::PathBuf;
+use std::sync::{Arc, OnceLock};
 
 use onceward::{
     RecordId,
@@ -13,13 +16,45 @@ use tokio::sync::mpsc;
 #[derive(Debug, Clone)]
 pub(super) struct Console {
     failed: mpsc::Sender<io::Error>,
+    dead_letters: mpsc::Sender<String>,
+    operators: Arc<OnceLock<Operators>>,
 }
 
+/// Where dead letters are resolved.
+#[derive(Debug)]
+struct Operators {
+    admin: SocketAddr,
+    token: Option<PathBuf>,
+}
+
+/// Dead letters whose line is not pasted yet.
+const DEAD_LETTERS: usize = 16;
+
 impl Console {
-    /// A console, and a channel for the error when nothing reads the output any more. Then the demo ends.
-    pub(super) fn new() -> (Self, mpsc::Receiver<io::Error>) {
+    /// A console, a channel for the error when nothing reads the output any more, after which the demo ends, and one with the line
+    /// that resolves each dead letter.
+    pub(super) fn new() -> (Self, mpsc::Receiver<io::Error>, mpsc::Receiver<String>) {
         let (failed, failures) = mpsc::channel(1);
-        (Self { failed }, failures)
+        let (dead_letters, announced) = mpsc::channel(DEAD_LETTERS);
+        (Self { failed, dead_letters, operators: Arc::default() }, failures, announced)
+    }
+
+    /// Says where dead letters are resolved, and in which file the token for it is.
+    pub(super) fn resolve_at(&self, admin: SocketAddr, token: Option<PathBuf>) {
+        self.operators.get_or_init(|| Operators { admin, token });
+    }
+
+    /// Prints the line that resolves a dead letter.
+    fn announce(&self, id: RecordId) {
+        let Some(Operators { admin, token: Some(token) }) = self.operators.get() else { return };
+        let line = format!(
+            "curl http://{admin}/v1/operations/{id}/resolve -H \"Authorization: Bearer $(cat {})\" -d '{{\"verdict\": \"completed\", \
+             \"reason\": \"the bank shows the charge\", \"reply\": {{\"status\": 201, \"body\": \"charged, says the bank\"}}}}'",
+            token.display()
+        );
+        self.say(format_args!("                          to resolve it, paste:\n   {line}"));
+        // Where nothing takes it, it was printed all the same.
+        drop(self.dead_letters.try_send(line));
     }
 
     /// Prints a line. A failure ends the demo and not the task that prints: `println!` would panic there.
@@ -35,8 +70,11 @@ impl Console {
 impl Observer for Console {
     fn observe(&self, _: &str, id: RecordId, what: Observation) {
         let Some((decision, meaning)) = line_for(what) else { return };
-        let id: String = id.to_string().chars().take(8).collect();
-        self.say(format_args!("  gateway       {id}  {decision:<9} {meaning}"));
+        let short: String = id.to_string().chars().take(8).collect();
+        self.say(format_args!("  gateway       {short}  {decision:<9} {meaning}"));
+        if what == Observation::DeadLettered {
+            self.announce(id);
+        }
     }
 }
 

@@ -1,39 +1,90 @@
-//! `onceward demo`: a gateway in front of a payments API of its own, with commands to paste.
+//! `onceward demo`: a gateway in front of an API of its own, with commands to paste. `--auto` pastes them itself.
 
+mod api;
+mod auto;
 mod console;
-mod payments;
+mod script;
+mod shop;
 
 use std::net::{Ipv4Addr, SocketAddr};
+use std::path::Path;
 use std::sync::Arc;
+use std::time::Duration;
 
 use onceward::engine::IdentityChange;
 use onceward::event::Expiry;
 use onceward::http::{Policy, Routes, ScopeRules};
-use onceward::reconcile::Reconciling;
+use onceward::receipts::TableName;
+use onceward::reconcile::{FindTerms, Reconciling};
+use onceward::record::Receipts;
 use tokio::net::TcpListener;
 use tokio::signal::unix::{SignalKind, signal};
 
+use self::api::{Api, SLOW};
 use self::console::Console;
-use self::payments::{Payments, SLOW};
+use self::script::{GIVE_UP_AFTER_SECONDS, Step, after_the_verdict, before_the_verdict};
+use self::shop::Shop;
 use crate::Failure;
+use crate::admin::token;
 use crate::running::Running;
 use crate::settings::{
-    Admin, Forwarding, Keepalive, Limits, Scheme, Settings, StoreUrl, Telemetry, Upstream,
+    Admin, Forwarding, Keepalive, Limits, ReceiptRoute, ReceiptsUrl, Scheme, Settings, StoreUrl, Telemetry,
+    Upstream,
 };
 
 /// Any free port on this machine.
 const FREE: SocketAddr = SocketAddr::new(std::net::IpAddr::V4(Ipv4Addr::LOCALHOST), 0);
 
-/// Runs the demo until Ctrl-C, or until nothing reads what it prints.
-pub async fn run() -> Result<(), Failure> {
+/// The route whose handler writes receipt rows.
+const ORDERS: &str = "POST /orders";
+
+/// Who pastes the lines.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Paste {
+    /// A person, in another terminal.
+    ByHand,
+    /// The demo itself. It ends after the last line, and fails where a line shows something else than was promised.
+    Auto,
+}
+
+/// Runs the demo until Ctrl-C, until nothing reads what it prints, or until its last line.
+pub(crate) async fn run(paste: Paste) -> Result<(), Failure> {
     let mut terminate = signal(SignalKind::terminate())?;
     let mut interrupt = signal(SignalKind::interrupt())?;
     let folder = tempfile::Builder::new().prefix("onceward-demo-").tempdir()?;
     let listener = TcpListener::bind(FREE).await?;
     let api = listener.local_addr()?;
-    let (console, mut failures) = Console::new();
-    let payments = tokio::spawn(Payments::new(console.clone()).serve(listener));
-    let settings = Settings {
+    let (console, mut failures, mut dead_letters) = Console::new();
+    let shop = Shop::open(folder.path(), console.clone())?;
+    let serving = tokio::spawn(Api::new(shop, console.clone()).serve(listener));
+    let settings = settings(api, folder.path()).await?;
+    let token = token::path(&settings);
+    let running = Running::start(settings, IdentityChange::Refuse, vec![Arc::new(console.clone())]).await?;
+    console.resolve_at(running.admin, token);
+    console.say(introduction(&running, api, paste));
+    let played = async {
+        match paste {
+            Paste::ByHand => std::future::pending().await,
+            Paste::Auto => auto::play(&console, running.address, &mut dead_letters).await,
+        }
+    };
+    let ended = tokio::select! {
+        _ = terminate.recv() => Ok(()),
+        _ = interrupt.recv() => Ok(()),
+        Some(failed) = failures.recv() => Err(failed.into()),
+        played = played => played,
+    };
+    console.say("\nStopping: what runs is finished first.");
+    running.stop().await;
+    serving.abort();
+    folder.close()?;
+    console.say("Stopped. The demo's files are gone.");
+    ended
+}
+
+async fn settings(api: SocketAddr, folder: &Path) -> Result<Settings, Failure> {
+    let routes = Routes::new(Policy::new())?.route(ORDERS, Policy::new().receipts(Receipts::Kept))?;
+    Ok(Settings {
         listen: free_or(Settings::LISTEN).await,
         upstream: Upstream {
             scheme: Scheme::Http,
@@ -43,35 +94,27 @@ pub async fn run() -> Result<(), Failure> {
             keepalive: Keepalive::default(),
         },
         forwarding: Forwarding::default(),
-        store: StoreUrl::Sqlite(folder.path().join("onceward.db")),
+        store: StoreUrl::Sqlite(folder.join("onceward.db")),
         cache: None,
         scope: ScopeRules::parse(["fixed:demo"])?,
         namespace: "demo".to_owned(),
         record_format: None,
         secret: None,
         admin: Admin { listen: free_or(Admin::LISTEN).await, tokens: Vec::new() },
-        routes: Routes::new(Policy::new())?,
-        reconciling: Reconciling::default(),
-        receipts: Vec::new(),
+        routes,
+        reconciling: Reconciling::default().give_up_after(Duration::from_secs(GIVE_UP_AFTER_SECONDS)),
+        receipts: vec![ReceiptRoute {
+            route: ORDERS.to_owned(),
+            url: ReceiptsUrl::Sqlite(Shop::file(folder)),
+            table: TableName::default(),
+            terms: FindTerms::default(),
+        }],
         expiry: Expiry::Delete,
         public_url: String::new(),
         tls: None,
         limits: Limits { drain: SLOW * 2, ..Limits::default() },
         telemetry: Telemetry::default(),
-    };
-    let running = Running::start(settings, IdentityChange::Refuse, vec![Arc::new(console.clone())]).await?;
-    console.say(introduction(&running, api));
-    let failed = tokio::select! {
-        _ = terminate.recv() => None,
-        _ = interrupt.recv() => None,
-        failed = failures.recv() => failed,
-    };
-    console.say("\nStopping: what runs is finished first.");
-    running.stop().await;
-    payments.abort();
-    folder.close()?;
-    console.say("Stopped. The demo's files are gone.");
-    failed.map_or(Ok(()), |error| Err(error.into()))
+    })
 }
 
 /// The usual port, so that the commands are those of the README; a free one if it is taken.
@@ -85,42 +128,36 @@ async fn free_or(usual: SocketAddr) -> SocketAddr {
     }
 }
 
-fn introduction(running: &Running, api: SocketAddr) -> String {
-    let (url, admin) = (format!("http://{}/charges", running.address), running.admin);
-    format!(
-        "A payments API that charges a card for every POST it gets, and Onceward in front of it.
+fn introduction(running: &Running, api: SocketAddr, paste: Paste) -> String {
+    let (gateway, admin) = (running.address, running.admin);
+    let places = format!(
+        "A payments API that charges a card for every POST it gets, a shop, and Onceward in front of both.
 
-  gateway       http://{}   send requests here
-  payments API  http://{api}   behind it
-  admin         http://{admin}   /metrics, /readyz
-
+  gateway       http://{gateway}   send requests here
+  API           http://{api}   payments and shop, behind it
+  admin         http://{admin}   /metrics, /readyz, /v1/operations
+"
+    );
+    match paste {
+        Paste::Auto => places,
+        Paste::ByHand => {
+            let steps = before_the_verdict(gateway).into_iter().chain(after_the_verdict(gateway));
+            let steps: Vec<String> = (1..).zip(steps).map(|(number, step)| shown(number, &step)).collect();
+            format!(
+                "{places}
 Paste these lines into another terminal, one after the other, and watch this one.
 
-1. A charge:
-   curl -i {url} -H 'Idempotency-Key: order-1' -d amount=1299
-
-2. The same again, from a client that lost the answer. It is replayed, and charged once:
-   curl -i {url} -H 'Idempotency-Key: order-1' -d amount=1299
-
-3. Another amount under the same key. It is refused (422), and nothing is charged:
-   curl -i {url} -H 'Idempotency-Key: order-1' -d amount=9999
-
-4. Two at once. One is charged (201), the other is told to wait (409):
-   for i in 1 2; do curl -s -w '%{{http_code}}\\n' -o /dev/null {url} -H 'Idempotency-Key: order-2' -H 'Demo: slow' -d amount=500 & done; wait
-
-5. The answer gets lost: the client gives up after a second, and the API charges all the same.
-   Two seconds later the client tries again, gets the answer, and was charged once:
-   curl -m 1 {url} -H 'Idempotency-Key: order-3' -H 'Demo: slow' -d amount=700; sleep 2; curl -i {url} -H 'Idempotency-Key: order-3' -H 'Demo: slow' -d amount=700
-
-6. The API dies after it charged. Nobody can know that here (502), so the retry is not sent (409):
-   curl -i {url} -H 'Idempotency-Key: order-4' -H 'Demo: gone' -d amount=300
-   curl -i {url} -H 'Idempotency-Key: order-4' -d amount=300
-
-7. What was charged in the end, by the API's own account:
-   curl {url}
-
-Ctrl-C ends the demo and removes its files. What is decided appears here:
+{}
+Ctrl-C ends the demo and removes its files. `onceward demo --auto` pastes by itself. What is decided appears here:
 ",
-        running.address,
-    )
+                steps.join("\n")
+            )
+        }
+    }
+}
+
+/// A step with its lines, for a person.
+fn shown(number: usize, step: &Step) -> String {
+    let lines: String = step.lines.iter().map(|line| format!("   {}\n", line.command)).collect();
+    format!("{number}. {}\n{lines}", step.says)
 }

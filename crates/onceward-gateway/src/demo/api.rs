@@ -1,4 +1,4 @@
-//! A small payments API that charges, and drops its answers on request.
+//! The API behind the demo's gateway: payments that drop their answers on request, and the shop.
 
 use std::convert::Infallible;
 use std::fmt;
@@ -18,16 +18,18 @@ use serde_json::json;
 use tokio::net::TcpListener;
 
 use super::console::Console;
+use super::shop::{Dies, Order, Ordered, Shop};
 
 /// How long a slow charge takes: longer than the client of the demo waits.
 pub(super) const SLOW: Duration = Duration::from_secs(2);
 /// A charge is one number.
 const LARGEST_BODY: usize = 4096;
 
-/// Every charge that was made, in cents. Two requests make two charges.
+/// Every charge that was made, in cents. Two requests make two charges. Nothing else remembers them.
 #[derive(Clone)]
-pub(super) struct Payments {
+pub(super) struct Api {
     charged: Arc<Mutex<Vec<u64>>>,
+    shop: Shop,
     console: Console,
 }
 
@@ -37,15 +39,15 @@ struct Gone;
 
 impl fmt::Display for Gone {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("the payments API went away, as it was asked to")
+        f.write_str("the API went away, as it was asked to")
     }
 }
 
 impl std::error::Error for Gone {}
 
-impl Payments {
-    pub(super) fn new(console: Console) -> Self {
-        Self { charged: Arc::default(), console }
+impl Api {
+    pub(super) fn new(shop: Shop, console: Console) -> Self {
+        Self { charged: Arc::default(), shop, console }
     }
 
     /// Serves until it is dropped.
@@ -54,21 +56,21 @@ impl Payments {
             let socket = match listener.accept().await {
                 Ok((socket, _)) => socket,
                 Err(error) => {
-                    tracing::warn!(%error, "the payments API could not accept a connection");
+                    tracing::warn!(%error, "the API could not accept a connection");
                     sleep(Duration::from_millis(100)).await;
                     continue;
                 }
             };
-            let payments = self.clone();
+            let api = self.clone();
             let service = service_fn(move |request| {
-                let payments = payments.clone();
-                async move { payments.answer(request).await }
+                let api = api.clone();
+                async move { api.answer(request).await }
             });
             tokio::spawn(async move {
                 if let Err(error) =
                     http1::Builder::new().serve_connection(TokioIo::new(socket), service).await
                 {
-                    tracing::debug!(%error, "a connection to the payments API ended");
+                    tracing::debug!(%error, "a connection to the API ended");
                 }
             });
         }
@@ -78,18 +80,18 @@ impl Payments {
         match (request.method(), request.uri().path()) {
             (&Method::GET, "/charges") => Ok(answer(StatusCode::OK, &self.list())),
             (&Method::POST, "/charges") => self.charge(request).await,
-            _ => Ok(answer(StatusCode::NOT_FOUND, &json!({ "error": "there is only /charges" }))),
+            (&Method::GET, "/orders") => self.orders(),
+            (&Method::POST, "/orders") => self.order(request).await,
+            _ => {
+                Ok(answer(StatusCode::NOT_FOUND, &json!({ "error": "there are only /charges and /orders" })))
+            }
         }
     }
 
     async fn charge(&self, request: Request<Incoming>) -> Result<Response<Full<Bytes>>, Gone> {
         let wish = request.headers().get("demo").cloned();
-        let Ok(body) = Limited::new(request.into_body(), LARGEST_BODY).collect().await else {
-            return Err(Gone);
-        };
-        let body = String::from_utf8_lossy(&body.to_bytes()).into_owned();
-        let amount = body.split('&').find_map(|pair| pair.strip_prefix("amount=")?.parse().ok());
-        let Some(cents) = amount else {
+        let amount = field(request, "amount").await?;
+        let Some(cents) = amount.and_then(|amount| amount.parse().ok()) else {
             let error = json!({ "error": "send amount=CENTS, such as amount=1299" });
             return Ok(answer(StatusCode::BAD_REQUEST, &error));
         };
@@ -106,6 +108,34 @@ impl Payments {
             Some(_) | None => {}
         }
         Ok(answer(StatusCode::CREATED, &json!({ "charge": number, "amount": cents })))
+    }
+
+    async fn order(&self, request: Request<Incoming>) -> Result<Response<Full<Bytes>>, Gone> {
+        let header = |name: &str| request.headers().get(name).and_then(|value| value.to_str().ok());
+        let operation = header("onceward-operation").unwrap_or_default().to_owned();
+        let fence = header("onceward-fence").and_then(|fence| fence.parse().ok()).unwrap_or_default();
+        let dies = match header("demo") {
+            Some("die-before-commit") => Some(Dies::BeforeCommit),
+            Some("die-after-commit") => Some(Dies::AfterCommit),
+            Some(_) | None => None,
+        };
+        let Some(item) = field(request, "item").await? else {
+            let error = json!({ "error": "send item=NAME, such as item=book" });
+            return Ok(answer(StatusCode::BAD_REQUEST, &error));
+        };
+        let (shop, order) = (self.shop.clone(), Order { operation, fence, item, dies });
+        match tokio::task::spawn_blocking(move || shop.order(&order)).await {
+            Ok(Ok(Ordered::Answered(body))) => Ok(with_body(StatusCode::CREATED, body)),
+            Ok(Ok(Ordered::Died)) | Err(_) => Err(Gone),
+            Ok(Err(error)) => Ok(failed(&error)),
+        }
+    }
+
+    fn orders(&self) -> Result<Response<Full<Bytes>>, Gone> {
+        Ok(match self.shop.list() {
+            Ok(list) => answer(StatusCode::OK, &list),
+            Err(error) => failed(&error),
+        })
     }
 
     fn list(&self) -> serde_json::Value {
@@ -128,8 +158,26 @@ impl fmt::Display for Euros {
     }
 }
 
+/// A field of a form.
+async fn field(request: Request<Incoming>, name: &str) -> Result<Option<String>, Gone> {
+    let Ok(body) = Limited::new(request.into_body(), LARGEST_BODY).collect().await else {
+        return Err(Gone);
+    };
+    let body = String::from_utf8_lossy(&body.to_bytes()).into_owned();
+    let value = body.split('&').find_map(|pair| pair.strip_prefix(name)?.strip_prefix('='));
+    Ok(value.map(str::to_owned))
+}
+
+fn failed(error: &rusqlite::Error) -> Response<Full<Bytes>> {
+    answer(StatusCode::INTERNAL_SERVER_ERROR, &json!({ "error": error.to_string() }))
+}
+
 fn answer(status: StatusCode, body: &serde_json::Value) -> Response<Full<Bytes>> {
-    let mut response = Response::new(Full::new(Bytes::from(format!("{body}\n"))));
+    with_body(status, format!("{body}\n"))
+}
+
+fn with_body(status: StatusCode, body: String) -> Response<Full<Bytes>> {
+    let mut response = Response::new(Full::new(Bytes::from(body)));
     *response.status_mut() = status;
     response.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static("application/json"));
     response
