@@ -1,6 +1,6 @@
 //! What is said about configurations that are wrong.
 
-use crate::{Given, transcript};
+use crate::{Given, transcript, transcript_with};
 
 #[test]
 fn what_is_not_toml_is_shown_with_its_line() {
@@ -24,6 +24,8 @@ fn unknown_keys_are_told_with_the_nearest_and_later_ones_with_what_to_do() {
         "scope = [\"authorization\"]\n[metrics]\nlisten = \"127.0.0.1:9090\"\n",
         "scope = [\"jwt:sub\"]\nauth_url = \"http://127.0.0.1:1\"\n",
         "scope = [\"authorization\"]\n[[routes]]\nmatch = \"POST /a\"\n[routes.reconcile]\nprobe = \"GET /a\"\n",
+        "scope = [\"authorization\"]\n[[routes]]\nmatch = \"POST /a\"\n[routes.receipts]\nurl = { env = \"SHOP\" }\ntabel = \"x\"\n\
+         [routes.reconcile.find]\nrequest = \"GET /a\"\n",
         "scope = [\"authorization\"]\n[[webhooks]]\npath = \"/webhooks/psp\"\n",
         "scope = [\"authorization\"]\nstore = \"postgres://ada:hunter2@db/x?poool=3\"\ncache = \"redis://:hunter2@db/first\"\n",
     ]));
@@ -166,4 +168,26 @@ fn what_is_wrong_with_variables_and_flags_is_told_with_their_names() {
 fn a_file_that_is_not_there_is_told() {
     let sources = onceward_gateway::config::Sources::new([]).with_file("/nowhere/onceward.toml");
     insta::assert_snapshot!(sources.load().unwrap_err());
+}
+
+#[test]
+fn receipts_that_could_not_prove_anything_are_refused() {
+    let route = "scope = [\"authorization\"]\n[[routes]]\nmatch = \"POST /a\"\n";
+    let variables = [("SHOP", "sqlite:shop.db"), ("QUEUE", "redis://:hunter2@cache")];
+    insta::assert_snapshot!(transcript_with(
+        &variables,
+        &[
+            &format!("{route}[routes.receipts]\nurl = \"postgres://shop:hunter2@db/shop\"\n"),
+            &format!("{route}[routes.receipts]\nurl = {{ env = \"NOT_SET\" }}\n"),
+            &format!("{route}[routes.receipts]\ntable = \"receipts\"\n"),
+            &format!("{route}[routes.receipts]\nurl = {{ env = \"QUEUE\" }}\n"),
+            &format!("{route}[routes.receipts]\nurl = {{ env = \"SHOP\" }}\ntable = \"Receipts; DROP\"\n"),
+            &format!("record_format = 1\n{route}[routes.receipts]\nurl = {{ env = \"SHOP\" }}\n"),
+            &format!("{route}[routes.reconcile]\nattempts = 3\n"),
+            &format!(
+                "{route}resume_after = \"2 days\"\ndead_letter_after = \"0s\"\n[routes.receipts]\nurl = {{ env = \"SHOP\" }}\n\
+             [routes.reconcile]\nattempts = 0\nbackoff = \"1h\"\n"
+            ),
+        ]
+    ));
 }

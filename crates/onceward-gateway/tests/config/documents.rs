@@ -79,8 +79,11 @@ fn every_key_that_the_example_comments_out_can_be_switched_on() {
             _ => line,
         })
         .collect();
-    let variables: &[(&str, &str)] =
-        &[("ONCEWARD_SECRET", "0123456789abcdef"), ("ADA_TOKEN", "0123456789abcdef0123456789abcdef")];
+    let variables: &[(&str, &str)] = &[
+        ("ONCEWARD_SECRET", "0123456789abcdef"),
+        ("ADA_TOKEN", "0123456789abcdef0123456789abcdef"),
+        ("SHOP_DATABASE", "sqlite:shop.db"),
+    ];
     let given = Given { file: Some(&switched_on.join("\n")), variables, flags: &[] }.load();
     assert!(given.is_ok(), "{}", given.unwrap_err());
 }

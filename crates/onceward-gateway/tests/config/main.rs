@@ -51,9 +51,14 @@ impl Given<'_> {
 
 /// Every case with what is said about it.
 fn transcript(cases: &[&str]) -> String {
+    transcript_with(&[], cases)
+}
+
+/// The same where these variables are set.
+fn transcript_with(variables: &[(&str, &str)], cases: &[&str]) -> String {
     let mut text = String::new();
     for case in cases {
-        let said = match (Given { file: Some(case), ..Given::default() }).load() {
+        let said = match (Given { file: Some(case), variables, flags: &[] }).load() {
             Ok(_) => panic!("nothing is wrong with\n{case}"),
             Err(said) => said,
         };
