@@ -32,10 +32,6 @@ pub async fn table_in(url: &str) -> Table {
 }
 
 impl Table {
-    pub fn parsed(&self) -> PostgresUrl {
-        PostgresUrl::parse(&self.url).unwrap()
-    }
-
     /// The driver, which waits for a handler for half a second.
     pub fn receipts(&self) -> PostgresReceipts {
         self.receipts_at(&self.url)
@@ -57,11 +53,6 @@ impl Table {
     pub async fn handler(&self, isolation: &'static str) -> PostgresHandler {
         let schema = self.name.schema().unwrap().to_owned();
         PostgresHandler { client: client(&self.url).await, schema, isolation }
-    }
-
-    /// The quoted name, for statements of a test.
-    pub fn quoted(&self) -> String {
-        self.name.quoted()
     }
 }
 
