@@ -37,6 +37,7 @@ mod memtable;
 mod options;
 mod queue;
 mod reader;
+pub mod receipts;
 mod rows;
 mod scan;
 mod schema;
