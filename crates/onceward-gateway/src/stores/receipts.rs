@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use onceward::receipts::{ReceiptFinder, ReceiptTable};
-use onceward_postgres::receipts::{PostgresReceipts, ReceiptOptions};
+use onceward_postgres::receipts::PostgresReceipts;
 use onceward_sqlite::receipts::SqliteReceipts;
 
 use crate::Failure;
@@ -27,10 +27,16 @@ impl ReceiptsUrl {
 
     fn table(&self, route: &ReceiptRoute) -> Result<Arc<dyn ReceiptTable>, Failure> {
         Ok(match self {
-            Self::Sqlite(path) => Arc::new(SqliteReceipts::new(path, route.table.clone())),
-            Self::Postgres(url) => {
-                Arc::new(PostgresReceipts::new(url, route.table.clone(), ReceiptOptions::default())?)
-            }
+            Self::Sqlite(path) => Arc::new(SqliteReceipts::new(
+                path,
+                route.table.clone(),
+                onceward_sqlite::receipts::ReceiptOptions::default(),
+            )?),
+            Self::Postgres(url) => Arc::new(PostgresReceipts::new(
+                url,
+                route.table.clone(),
+                onceward_postgres::receipts::ReceiptOptions::default(),
+            )?),
         })
     }
 }

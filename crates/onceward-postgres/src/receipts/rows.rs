@@ -92,7 +92,7 @@ mod tests {
     #[test]
     fn bytes_are_read_from_their_digits_and_from_nothing_else() {
         assert_eq!(bytes("00ff7A").unwrap(), [0, 255, 0x7a]);
-        assert_eq!(bytes("").unwrap(), []);
+        assert!(bytes("").unwrap().is_empty());
         assert!(bytes("0").is_err() && bytes("0g").is_err() && bytes("é0").is_err());
     }
 }

@@ -1,44 +1,31 @@
-//! stub
-use onceward::receipts::{AgedRow, Note, ReceiptRow, ReceiptTable, TableError, TableFuture, TableName};
-use onceward::{Fence, OperationId};
-use std::path::Path;
-use std::time::Duration;
-/// x
-#[derive(Debug)]
-pub struct SqliteReceipts;
-impl SqliteReceipts {
-    /// x
-    pub fn new(_: &Path, _: TableName) -> Self {
-        Self
-    }
-}
-/// x
-pub fn print_sql(_: &TableName) -> String {
-    String::new()
-}
-fn no<T: Send + 'static>() -> TableFuture<'static, T> {
-    Box::pin(async { Err(TableError::Unavailable { reason: "stub".into() }) })
-}
-impl ReceiptTable for SqliteReceipts {
-    fn void(&self, _: OperationId, _: Fence) -> TableFuture<'_, ReceiptRow> {
-        no()
-    }
-    fn read(&self, _: OperationId) -> TableFuture<'_, Option<ReceiptRow>> {
-        no()
-    }
-    fn note<'a>(&'a self, _: &'a str, _: &'a Note) -> TableFuture<'a, Note> {
-        no()
-    }
-    fn noted<'a>(&'a self, _: &'a str) -> TableFuture<'a, Option<Note>> {
-        no()
-    }
-    fn erase<'a>(&'a self, _: &'a str) -> TableFuture<'a, ()> {
-        no()
-    }
-    fn aged(&self, _: Duration, _: Option<OperationId>, _: usize) -> TableFuture<'_, Vec<AgedRow>> {
-        no()
-    }
-    fn delete(&self, _: Vec<AgedRow>) -> TableFuture<'_, usize> {
-        no()
-    }
-}
+//! Receipt rows in the user's own SQLite database: the DDL for it, the table's driver, and what `onceward check` says of it.
+//!
+//! ```
+//! # tokio::runtime::Builder::new_current_thread().enable_time().build().unwrap().block_on(async {
+//! use onceward::Fence;
+//! use onceward::receipts::ReceiptTable;
+//! use onceward_sqlite::receipts::{ReceiptOptions, SqliteReceipts, TableName, print_sql};
+//!
+//! # let directory = tempfile::tempdir()?;
+//! # let path = directory.path().join("shop.db");
+//! rusqlite::Connection::open(&path)?.execute_batch(&print_sql(&TableName::default()))?;
+//! let receipts = SqliteReceipts::new(&path, TableName::default(), ReceiptOptions::default())?;
+//! let row = receipts.void("abababababababababababababababab-5f".parse()?, Fence::from_number(7)).await?;
+//! assert_eq!(row.fence, Fence::from_number(7));
+//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! # }).unwrap();
+//! ```
+
+mod database;
+mod ddl;
+mod driver;
+mod error;
+mod examine;
+mod options;
+mod statements;
+
+pub use ddl::print_sql;
+pub use driver::SqliteReceipts;
+pub use examine::examine;
+pub use onceward::receipts::{TableName, TableNameError};
+pub use options::ReceiptOptions;
