@@ -2,6 +2,7 @@
 //! nothing.
 
 mod embedded;
+mod receipts;
 mod servers;
 
 use std::sync::Arc;
@@ -35,6 +36,7 @@ pub(crate) async fn check(settings: &Settings, report: &mut Report) {
     if let Some(url) = &settings.cache {
         servers::cache(url, report).await;
     }
+    receipts::check(settings, report).await;
 }
 
 /// The record of a store's identity; it is read to find out whether the store has one.
