@@ -358,12 +358,23 @@ enum Watched<T> {
 
 /// Renews the lease until the timeout or the end of the tenure. Work that ends within half a lease from its claim never
 /// renews. A single timer serves the next renewal and the timeout, because every request pays for it.
-async fn renew_until_over<T>(operation: &Operation, timeout: Duration) -> Watched<T> {
+///
+/// The pause is measured in this call, before the work begins: it must not depend on how long the work's first step takes.
+fn renew_until_over<T>(operation: &Operation, timeout: Duration) -> impl Future<Output = Watched<T>> {
     let deadline: Instant = instant() + timeout;
     // The record's own lease: a resumed operation keeps the one that it was claimed with.
     let lease = operation.lease();
     // The lease began when the claim was sent. The other half of it is for a renewal by a slow store.
-    let (mut pause, mut left) = ((lease / 2).saturating_sub(operation.age()), timeout);
+    let pause = (lease / 2).saturating_sub(operation.age());
+    renew_each(operation, lease, (pause, timeout), deadline)
+}
+
+async fn renew_each<T>(
+    operation: &Operation,
+    lease: Duration,
+    (mut pause, mut left): (Duration, Duration),
+    deadline: Instant,
+) -> Watched<T> {
     let mut failing = false;
     loop {
         sleep(pause.min(left)).await;
