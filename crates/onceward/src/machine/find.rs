@@ -3,10 +3,11 @@
 use std::time::Duration;
 
 use super::tenure::fenced;
-use super::verdict::{overruled, testified};
+use super::verdict::testified;
+use super::void::voided;
 use crate::event::{Answer, FindStart, FindTerms, Finding, Moment, Notice, Step, keep, noticed, put};
-use crate::outcome::{Evidence, Outcome, Unsure, Void};
-use crate::record::{Cause, Fence, Letter, Receipts, Record, State};
+use crate::outcome::{Outcome, Unsure};
+use crate::record::{Cause, Fence, Letter, Record, State};
 
 /// Doubling stops here. The pause is limited anyway.
 const DOUBLINGS_MAX: u32 = 20;
@@ -77,40 +78,6 @@ pub(super) fn found_late(
         }
         Ok(_) | Err(_) => keep(Answer::Conflict),
     }
-}
-
-/// What the owner has not committed under its fence it never will: the operation is released, or goes on after the row's
-/// phase. The error says in words why the void decides nothing.
-pub(super) fn voided(
-    record: &Record,
-    at: Moment,
-    Void { fence, point }: &Void,
-    why: &str,
-    by: &str,
-) -> Result<Step, &'static str> {
-    if record.receipts() == Receipts::None {
-        return Err("it was claimed before its route had receipts, so a missing receipt proves nothing");
-    }
-    if record.knows_it_was_done() {
-        return Err("the work was done according to its owner, and its receipt is not there");
-    }
-    if *fence != record.fence.above() {
-        return Err("the fence in the database is not the one that was raised for this execution");
-    }
-    if !record.entered.is_empty() {
-        return Err("an outside call was begun, and a void does not tell whether it was made");
-    }
-    if point.is_none() && record.recovery_point.is_some() {
-        return Err("a phase was committed before, and the database does not have it");
-    }
-    if let Some(Evidence { reply, .. }) = &record.evidence {
-        return Ok(overruled(record, at, reply, Answer::AlreadySettled(Some(reply.clone()))));
-    }
-    Ok(put(record, Answer::Applied, |next| {
-        next.void(*fence, point.clone());
-        next.release(at, why);
-        next.judge(at, by, why);
-    }))
 }
 
 fn undecided(record: &Record, at: Moment, terms: &FindTerms, why: &str) -> Step {

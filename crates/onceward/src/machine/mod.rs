@@ -9,6 +9,7 @@
 //! - `claim.rs`: a request, or a completer, wants the work done;
 //! - `tenure.rs`: the owner renews, checkpoints or settles;
 //! - `find.rs`: an unknown outcome is asked about, and what was found out is applied;
+//! - `void.rs`: an owner can commit nothing more;
 //! - `verdict.rs`: evidence and operators determine an outcome;
 //! - `sweep.rs`: a lease lapses, a window ends.
 
@@ -17,6 +18,7 @@ mod find;
 mod sweep;
 mod tenure;
 mod verdict;
+mod void;
 
 use self::claim::{Claimant, claimed, resumed};
 use self::find::{find_begun, found, found_late, unfindable};

@@ -1,9 +1,9 @@
 //! Events of a tenure's owner: renew, checkpoint, settle.
 
-use super::find::voided;
 use super::verdict::overruled;
+use super::void::voided_by_owner;
 use crate::event::{Answer, Moment, Notice, Step, keep, noticed, put};
-use crate::outcome::{Evidence, Outcome, RecoveryPoint, Unsure, Void};
+use crate::outcome::{Evidence, Outcome, RecoveryPoint};
 use crate::record::{Cause, Fence, Letter, Receipts, Record, State};
 
 /// A phase was committed. Where the work commits receipts, the receipt row has the phase, and a second place would contradict it.
@@ -86,18 +86,6 @@ pub(super) fn settled(record: &Record, at: Moment, fence: Fence, outcome: &Outco
             Outcome::Retryable(_) | Outcome::Voided { .. } | Outcome::Unknown(_),
         )
         | (State::Expired { .. }, _) => keep(Answer::AlreadySettled(None)),
-    }
-}
-
-/// The engine that executed has seen the execution end, and has raised the fence above it.
-fn voided_by_owner(record: &Record, at: Moment, void: &Void, why: &str) -> Step {
-    match (voided(record, at, void, why, "receipt row"), &record.state) {
-        (Ok(step), _) => step,
-        (Err(doubtful), State::InProgress { .. }) => {
-            let unsure = Unsure::new(Cause::Lost, format!("{why}; {doubtful}"));
-            put(record, Answer::Applied, |next| next.lose(at, Letter::Live, &unsure))
-        }
-        (Err(_), _) => keep(Answer::Applied),
     }
 }
 
