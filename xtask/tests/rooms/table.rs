@@ -109,6 +109,33 @@ pub const ROOMS: &[Room] = &[
         forbidden: STORE_FORBIDDEN,
     },
     Room {
+        row: "`onceward/src/receipts/`",
+        places: &["crates/onceward/src/receipts/"],
+        forbidden: &[
+            "http",
+            "onceward::codec",
+            "onceward::http",
+            "onceward::machine",
+            "onceward::memory",
+            "std::fs",
+            "std::net",
+        ],
+    },
+    Room {
+        row: "`onceward/src/engine/reconcile/`",
+        places: &["crates/onceward/src/engine/reconcile/"],
+        forbidden: &[
+            "http",
+            "onceward::codec",
+            "onceward::http",
+            "onceward::machine",
+            "onceward::memory",
+            "onceward::receipts",
+            "std::fs",
+            "std::net",
+        ],
+    },
+    Room {
         row: "`onceward/src/engine/`",
         places: &["crates/onceward/src/engine/"],
         forbidden: &[
