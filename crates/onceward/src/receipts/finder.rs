@@ -212,6 +212,12 @@ impl Route {
 
 /// What a row says by itself, whatever is known of the handlers.
 fn known_by(row: &ReceiptRow, above: Fence) -> Option<Finding> {
+    if row.fence > above {
+        // A later execution wrote it. Where this store knows that execution, the finding is too late and is ignored.
+        let why =
+            "its row was written under a fence above this execution's, which this store did not give out";
+        return Some(Finding::Ambiguous(why.to_owned()));
+    }
     match (&row.reply, &row.entered) {
         (Some(Ok(reply)), _) => Some(Finding::Completed(Arc::new(reply.clone()))),
         (Some(Err(why)), _) => {
@@ -221,9 +227,6 @@ fn known_by(row: &ReceiptRow, above: Fence) -> Option<Finding> {
             "the outside call {:?} was begun and is not known to be done, which no row can tell",
             entered.point
         ))),
-        (None, None) if row.fence > above => Some(Finding::Ambiguous(
-            "the fence in its row is one that this store did not give out".to_owned(),
-        )),
         (None, None) => None,
     }
 }

@@ -7,7 +7,7 @@ use onceward::event::Resolution;
 use onceward::receipts::{ReceiptFinder, ReceiptTable as _};
 use onceward::reconcile::{FindTerms, Reconciling};
 use onceward::record::{Letter, Receipts, State};
-use onceward::{Claim, Engine, MemoryStore, OpenError, Operation, Outcome, Ran, Refusal, Reply};
+use onceward::{Claim, Engine, Fence, MemoryStore, OpenError, Operation, Outcome, Ran, Refusal, Reply};
 use onceward::{engine::Resolve, plumbing::time::sleep};
 use onceward_testkit::VirtualClock;
 use onceward_testkit::receipts::{Answer, Handler as _, MemoryHandler, MemoryReceipts, Step};
@@ -209,6 +209,25 @@ async fn an_operation_that_is_older_than_the_first_row_is_not_released() {
     shop.order("l", Ends::BeforeCommit).await;
     sleep(SECOND).await;
     assert!(matches!(shop.order("l", Ends::Whole).await, Ran::Executed { .. }));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_row_of_a_later_execution_is_not_taken_for_this_ones_answer() {
+    let shop = Shop::open().await;
+    shop.first_order().await;
+    let table = shop.table.clone();
+    let work = async move |operation: Operation| {
+        let mut database = table.handler();
+        let later = Fence::from_number(operation.fence().as_number() + 1_000_000);
+        database.begin().await.unwrap();
+        let step = Step::first(operation.operation_id(), later);
+        database.complete(step, Answer::json(201, b"{\"order\":2}")).await.unwrap();
+        database.commit().await.unwrap();
+        Outcome::lost("the connection to the handler broke")
+    };
+    shop.engine.run(Shop::claim("k"), work).await.unwrap();
+    sleep(SECOND).await;
+    assert!(is_unknown(&shop.order("k", Ends::Whole).await, Letter::Dead));
 }
 
 #[tokio::test(start_paused = true)]
