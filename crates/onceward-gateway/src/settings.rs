@@ -154,7 +154,7 @@ pub enum ReceiptsUrl {
     /// `sqlite:PATH`: on this machine.
     Sqlite(PathBuf),
     /// `postgres://…`.
-    Postgres(PostgresUrl),
+    Postgres(Box<PostgresUrl>),
 }
 
 /// The admin listener.

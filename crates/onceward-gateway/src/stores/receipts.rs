@@ -16,7 +16,7 @@ impl ReceiptsUrl {
             "must be \"postgres://USER@HOST/DATABASE\" or \"sqlite:PATH\", the database of the handlers";
         match StoreUrl::parse(text) {
             Ok(StoreUrl::Sqlite(path)) => Ok(Self::Sqlite(path)),
-            Ok(StoreUrl::Postgres(url)) => Ok(Self::Postgres(url)),
+            Ok(StoreUrl::Postgres(url)) => Ok(Self::Postgres(Box::new(url))),
             Ok(StoreUrl::Memory | StoreUrl::Redis(_)) => Err(EXPECTED.to_owned()),
             Err(_) if !text.starts_with("postgres") && !text.starts_with("sqlite:") => {
                 Err(EXPECTED.to_owned())

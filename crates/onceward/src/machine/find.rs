@@ -125,6 +125,10 @@ pub(super) fn unfindable(record: &Record, at: Moment, after: Duration) -> Step {
         State::Unknown { since, .. } if since.after(after) <= at.expiry_now => {
             given_up(record, at, "nothing is configured that could find out what happened")
         }
-        _ => keep(Answer::Left),
+        State::Unknown { .. }
+        | State::InProgress { .. }
+        | State::Completed { .. }
+        | State::FailedRetryable { .. }
+        | State::Expired { .. } => keep(Answer::Left),
     }
 }

@@ -1,5 +1,7 @@
 //! `Onceward-Operation` on the answers to requests under a key, and `"operation"` in their problems.
 
+use std::time::Duration;
+
 use onceward::http::{InProgress, Policy};
 use onceward::store::Store as _;
 use onceward::{OperationId, engine::Resolve, event::Resolution};
@@ -106,7 +108,7 @@ async fn a_dead_letter_and_what_a_person_decides_about_it_keep_the_name() {
 
 #[tokio::test(start_paused = true)]
 async fn the_next_window_of_a_key_has_another_name() {
-    let world = world(Policy::new().retention(SECOND * 60).grace(SECOND * 0)).await;
+    let world = world(Policy::new().retention(SECOND * 60).grace(Duration::ZERO)).await;
     let first = named(&world.send(post("k", "{}")).await);
     onceward::plumbing::time::sleep(SECOND * 61).await;
     let second = named(&world.send(post("k", "{}")).await);

@@ -199,11 +199,9 @@ proptest! {
         let mut current = record.clone();
         let mut now = sample::START;
         for (days, happening) in acts {
-            let knows = match happening.event() {
-                Event::Evidence { .. } | Event::Resolve { .. } => true,
-                Event::Found { finding, .. } => matches!(finding, Ok(Finding::Completed(_) | Finding::Voided(_))),
-                _ => false,
-            };
+            let event = happening.event();
+            let knows = matches!(event, Event::Evidence { .. } | Event::Resolve { .. })
+                || matches!(event, Event::Found { finding: Ok(Finding::Completed(_) | Finding::Voided(_)), .. });
             if knows {
                 continue;
             }
