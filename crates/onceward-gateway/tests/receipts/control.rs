@@ -109,11 +109,25 @@ impl Delivery {
 
     /// Lets the handler go on until it waits at a point.
     pub async fn until(&mut self, point: Point) {
-        for earlier in Point::ALL.into_iter().filter(|earlier| *earlier < point) {
-            self.at(earlier).await;
+        self.at(Point::Begun).await;
+        self.on_to(point).await;
+    }
+
+    /// The same, for a handler that waits at the first point already.
+    pub async fn on_to(&mut self, point: Point) {
+        assert_eq!(self.reaches(point).await, Ok(()));
+    }
+
+    /// The same. The error is how the handler's work ended before.
+    pub async fn reaches(&mut self, point: Point) -> Result<(), Option<String>> {
+        for next in Point::ALL.into_iter().filter(|next| (Point::Ordered..=point).contains(next)) {
             self.say("go").await;
+            let line = self.line().await;
+            if line.as_deref() != Some(next.name()) {
+                return Err(line);
+            }
         }
-        self.at(point).await;
+        Ok(())
     }
 
     /// Returns once the handler waits at a point, which must be its next.

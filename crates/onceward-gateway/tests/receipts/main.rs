@@ -14,6 +14,7 @@ mod handler;
 mod harness;
 mod killed;
 mod paused;
+mod rounds;
 mod rust;
 mod shop;
 mod statuses;

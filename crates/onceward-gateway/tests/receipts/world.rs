@@ -238,7 +238,10 @@ pub fn operation_of(answer: &Response) -> String {
 
 /// Whether an answer is the handler's own and kept: no client need retry it.
 pub fn is_final(answer: &Response) -> bool {
-    (200..500).contains(&answer.status) && answer.header("content-type") == "application/json"
+    let is_retryable = answer.header("onceward-outcome") == "retryable";
+    (200..500).contains(&answer.status)
+        && answer.header("content-type") == "application/json"
+        && !is_retryable
 }
 
 /// Whether an answer came from a receipt row, and not from the handler.
