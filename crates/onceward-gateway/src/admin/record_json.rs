@@ -74,6 +74,10 @@ pub(super) fn operation(id: RecordId, version: Version, record: &Record, bodies:
     if let Some(error) = &record.last_error {
         fields.insert("last_error".to_owned(), error.as_str().into());
     }
+    if let Some(finding) = &record.finding {
+        let json = json!({ "at": time(finding.at), "text": finding.text });
+        fields.insert("last_finding".to_owned(), json);
+    }
     add_state(fields, &record.state, bodies);
     shown_record
 }

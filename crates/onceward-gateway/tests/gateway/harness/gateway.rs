@@ -5,10 +5,7 @@ use std::net::SocketAddr;
 use std::path::Path;
 use std::process::{Child, Command, ExitStatus, Stdio};
 
-use tempfile::TempDir;
-
 use super::{Client, Output, Request, Response};
-use crate::ledger::Ledger;
 
 /// A gateway that runs.
 pub struct Gateway {
@@ -20,14 +17,6 @@ pub struct Gateway {
 }
 
 impl Gateway {
-    /// Starts an API that keeps a ledger, and the gateway in front of it.
-    pub fn with_ledger(arguments: &[&str]) -> (TempDir, Ledger, Self) {
-        let folder = tempfile::tempdir().unwrap();
-        let ledger = Ledger::start(folder.path());
-        let gateway = Self::start(folder.path(), ledger.address, arguments);
-        (folder, ledger, gateway)
-    }
-
     /// Starts the gateway with more arguments than the ones that every test needs.
     pub fn start(folder: &Path, upstream: SocketAddr, arguments: &[&str]) -> Self {
         let mut command = Self::command(folder, upstream);
@@ -144,14 +133,6 @@ impl Gateway {
     /// Sends a charge that waits while another request executes its key, as long as the route allows.
     pub async fn await_charge(&self, key: &str) -> Response {
         self.send(Request::charge(key).header("prefer", "wait=10")).await
-    }
-
-    /// Sends a request that the API writes down and holds back until `Ledger::release`. Returns once it is held.
-    pub async fn send_held(&self, ledger: &Ledger, name: &str, request: Request<'_>) -> Client {
-        let mut client = self.connect().await;
-        client.write(&request.behave(&format!("hold={name}")).bytes()).await;
-        ledger.held(name).await;
-        client
     }
 
     /// Sends bytes as they are, and reads one answer.

@@ -1,8 +1,8 @@
-//! What every test stands on: the gateway as a process, and a client that sees every byte.
+//! What every test stands on: the gateway as a process, and a client that sees every byte. `tests/receipts` stands on it as well.
 //!
-//! Most tests begin with [`Gateway::with_ledger`]: a folder, an API that keeps a ledger ([`crate::ledger`]) and the gateway in
-//! front of it. Tests of failing disks and clocks begin with `Gateway::with_faults`. To prove how often something was done, ask
-//! the ledger; to see what the gateway knows, ask its admin listener (`admin.rs`). Waiting is always bounded (`wait.rs`).
+//! Most tests begin with `Gateway::with_ledger`: a folder, an API that keeps a ledger (`ledger/`) and the gateway in front of it.
+//! Tests of failing disks and clocks begin with `Gateway::with_faults`. To prove how often something was done, ask the ledger; to
+//! see what the gateway knows, ask its admin listener (`admin.rs`). Waiting is always bounded (`wait.rs`).
 
 mod admin;
 mod client;

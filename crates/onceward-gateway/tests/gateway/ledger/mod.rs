@@ -12,10 +12,11 @@ use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 
+use tempfile::TempDir;
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::TcpStream;
 
-use crate::harness::{Output, within};
+use crate::harness::{Client, Gateway, Output, Request, within};
 
 /// The API, seen from a test.
 pub struct Ledger {
@@ -102,6 +103,24 @@ impl Ledger {
     pub fn kill(&mut self) {
         self.child.kill().unwrap();
         self.child.wait().unwrap();
+    }
+}
+
+impl Gateway {
+    /// Starts an API that keeps a ledger, and the gateway in front of it.
+    pub fn with_ledger(arguments: &[&str]) -> (TempDir, Ledger, Self) {
+        let folder = tempfile::tempdir().unwrap();
+        let ledger = Ledger::start(folder.path());
+        let gateway = Self::start(folder.path(), ledger.address, arguments);
+        (folder, ledger, gateway)
+    }
+
+    /// Sends a request that the API writes down and holds back until `Ledger::release`. Returns once it is held.
+    pub async fn send_held(&self, ledger: &Ledger, name: &str, request: Request<'_>) -> Client {
+        let mut client = self.connect().await;
+        client.write(&request.behave(&format!("hold={name}")).bytes()).await;
+        ledger.held(name).await;
+        client
     }
 }
 
