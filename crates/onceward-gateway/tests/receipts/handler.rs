@@ -27,7 +27,8 @@ impl Language {
     }
 }
 
-fn installed() -> Option<PathBuf> {
+/// The Python that has what the tests need.
+pub fn installed() -> Option<PathBuf> {
     Some(PathBuf::from(std::env::var_os("ONCEWARD_TEST_PEERS")?).join("python/bin/python"))
 }
 

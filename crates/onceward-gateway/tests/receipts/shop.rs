@@ -107,7 +107,7 @@ impl Shop {
 }
 
 /// What the command prints for the user's own migrations.
-fn receipt_table(database: Database, folder: &Path) -> String {
+pub fn receipt_table(database: Database, folder: &Path) -> String {
     let dialect = match database {
         Database::Sqlite => "sqlite",
         Database::Postgres => "postgres",
