@@ -17,6 +17,7 @@
 //! Each case gets a new, empty store and has it to itself.
 
 mod damage;
+mod find;
 mod history;
 mod race;
 mod scan;
@@ -34,6 +35,7 @@ use onceward::{Record, RecordId};
 use crate::{VirtualClock, sample};
 
 pub use damage::*;
+pub use find::*;
 pub use history::*;
 pub use race::*;
 pub use scan::*;
@@ -79,6 +81,8 @@ macro_rules! conformance {
             a_cursor_that_the_store_never_gave_is_refused,
             a_limit_of_nothing_lists_nothing_and_a_limit_of_one_lists_one,
             random_histories_agree_with_the_model,
+            an_unknown_outcome_is_asked_about_by_one_engine_at_a_time_until_it_is_found,
+            an_unknown_outcome_that_no_find_decides_is_a_dead_letter_and_is_asked_about_no_more,
         );
         mod scenarios {
             use super::*;
