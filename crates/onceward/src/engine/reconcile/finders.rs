@@ -241,13 +241,18 @@ impl Inner {
         operation: &Operation,
         outcome: Outcome,
     ) -> (Outcome, Option<HeldPlace>) {
+        // Most outcomes are known, and cost nothing here.
+        let unsure = match outcome {
+            Outcome::Unknown(unsure) if unsure.find_after.is_zero() => unsure,
+            known => return (known, None),
+        };
         let plan = operation.read(|record| self.plan_of(record));
-        match (outcome, plan, self.finders.places.clone().try_acquire_owned()) {
-            (Outcome::Unknown(unsure), Plan::Find(terms), Ok(place)) if unsure.find_after.is_zero() => {
+        match (plan, self.finders.places.clone().try_acquire_owned()) {
+            (Plan::Find(terms), Ok(place)) => {
                 let unsure = Unsure { find_after: self.hold(), ..unsure };
                 (Outcome::Unknown(unsure), Some(HeldPlace { place, terms }))
             }
-            (outcome, ..) => (outcome, None),
+            (Plan::Find(_) | Plan::GiveUpAfter(_) | Plan::Leave, _) => (Outcome::Unknown(unsure), None),
         }
     }
 
