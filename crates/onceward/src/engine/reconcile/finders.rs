@@ -244,7 +244,9 @@ impl Inner {
         // Most outcomes are known, and cost nothing here.
         let unsure = match outcome {
             Outcome::Unknown(unsure) if unsure.find_after.is_zero() => unsure,
-            known => return (known, None),
+            Outcome::Completed(_) | Outcome::Retryable(_) | Outcome::Voided { .. } | Outcome::Unknown(_) => {
+                return (outcome, None);
+            }
         };
         let plan = operation.read(|record| self.plan_of(record));
         match (plan, self.finders.places.clone().try_acquire_owned()) {
