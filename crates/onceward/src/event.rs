@@ -159,8 +159,10 @@ pub enum Finding {
     Completed(Arc<Reply>),
     /// It happened, and its answer is not known or cannot be kept. Only a person can go on from there.
     DoneNotKept(String),
-    /// There is no trace of it. An absence alone releases nothing, because a trace may be late.
+    /// There is no trace of it. That counts only where [`FindTerms::absent_after`] is set, and then twice: a trace may be late.
     Absent,
+    /// There is no trace of it, and the fence was raised in another place where the effect would be.
+    AbsentAndVoided(Void),
     /// The fence was raised where the effect would be: what the owner has not committed by now it never will.
     Voided(Void),
     /// It cannot be told yet.
@@ -179,13 +181,16 @@ pub struct FindTerms {
     pub backoff: Duration,
     /// The longest pause.
     pub max_backoff: Duration,
+    /// How long after the last attempt an absence counts. The second one, at least half of this time later, releases the operation.
+    /// `None`: no absence ever does.
+    pub absent_after: Option<Duration>,
 }
 
 impl Default for FindTerms {
     fn default() -> Self {
         // With doubling from 5 s to 10 min, twelve finds take about an hour.
         let (backoff, max_backoff) = (Duration::from_secs(5), Duration::from_secs(10 * 60));
-        Self { attempts: 12, backoff, max_backoff }
+        Self { attempts: 12, backoff, max_backoff, absent_after: None }
     }
 }
 
@@ -194,6 +199,7 @@ impl FindTerms {
         attempts: u32,
         backoff: Duration,
         max_backoff: Duration,
+        absent_after: Option<Duration>,
     }
 }
 

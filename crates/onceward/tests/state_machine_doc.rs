@@ -96,6 +96,10 @@ fn happenings(claims: &[Claim]) -> Vec<(&'static str, Event<'_>)> {
         let terms = FindTerms::default().attempts(attempts);
         Event::Found { fence, finding, terms, by: "a finder" }
     };
+    let found_absent = |finding| {
+        let terms = FindTerms::default().absent_after(Some(Duration::ZERO));
+        Event::Found { fence, finding: Ok(finding), terms, by: "a finder" }
+    };
     let mut all = vec![
         ("resume", Event::Resume { owner: OwnerToken::named("completer") }),
         ("renew", Event::Renew { fence }),
@@ -120,6 +124,8 @@ fn happenings(claims: &[Claim]) -> Vec<(&'static str, Event<'_>)> {
         ("found voided", found(fence, Ok(Finding::Voided(void())), 8)),
         ("found nothing", found(fence, Ok(Finding::Absent), 8)),
         ("found nothing", found(fence, Ok(Finding::Inconclusive("processing".to_owned())), 1)),
+        ("found absent", found_absent(Finding::Absent)),
+        ("found absent", found_absent(Finding::AbsentAndVoided(void()))),
         ("found ambiguous", found(fence, Ok(Finding::Ambiguous("two of them".to_owned())), 8)),
         ("not asked", found(fence, Err("it did not answer".to_owned()), 8)),
         ("late finding", found(old, Ok(Finding::Completed(sample::reply(200, "found"))), 8)),

@@ -287,7 +287,8 @@ fn found(fence: Fence, finding: &FoundOut) -> Finding {
     match finding {
         FoundOut::Completed(answered) => Finding::Completed(reply(answered)),
         FoundOut::Done => Finding::DoneNotKept(WHY.to_owned()),
-        FoundOut::Absent => Finding::Absent,
+        FoundOut::Absent(None) => Finding::Absent,
+        FoundOut::Absent(Some(voiding)) => Finding::AbsentAndVoided(void(fence, voiding)),
         FoundOut::Voided(voiding) => Finding::Voided(void(fence, voiding)),
         FoundOut::Inconclusive => Finding::Inconclusive(WHY.to_owned()),
         FoundOut::Ambiguous => Finding::Ambiguous(WHY.to_owned()),

@@ -24,7 +24,8 @@
 //! - `terms format=1` writes the records of the claims that follow in format 1; `terms receipts=kept` says that their work
 //!   commits receipt rows.
 //! - A finder `asks` before it `finds` something: `completed 201`, `done`, `absent`, `voided`, `inconclusive`, `ambiguous`
-//!   or `nobody`, where it could not ask. A void names by how much the fence was `raised=` (1) and the row's `point=`.
+//!   or `nobody`, where it could not ask. A void names by how much the fence was `raised=` (1) and the row's `point=`; so does an
+//!   absence that comes with a void. `absent_after=` is when an absence counts.
 //! - `target=` is where the claim's request goes, whatever its body; `rules=` names the rules of its fingerprint.
 //! - Every answer may assert `state=` (or `state=none`) and `alarm=`. Where no alarm is named, there must be none. It may
 //!   also assert `cause=` and `since=` of an unknown outcome, `doubt=yes` or `no`, `voided=yes` or `no`, and `naming=bare`
@@ -184,8 +185,8 @@ pub enum FoundOut {
     Completed(Answered),
     /// `finds done`: it happened, and its answer is not known.
     Done,
-    /// `finds absent`
-    Absent,
+    /// `finds absent`, or `finds absent raised=1` where its receipt row was voided as well.
+    Absent(Option<Voiding>),
     /// `finds voided`
     Voided(Voiding),
     /// `finds inconclusive`

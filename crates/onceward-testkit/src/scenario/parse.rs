@@ -225,7 +225,9 @@ fn found_out(words: &mut Words) -> Parsed<Option<FoundOut>> {
             FoundOut::Completed(answered(&status, words)?)
         }
         "done" => FoundOut::Done,
-        "absent" => FoundOut::Absent,
+        "absent" => {
+            FoundOut::Absent(raised(words)?.map(|raised| Voiding { raised, point: words.value("point") }))
+        }
         "voided" => FoundOut::Voided(voiding(words)?),
         "inconclusive" => FoundOut::Inconclusive,
         "ambiguous" => FoundOut::Ambiguous,
@@ -234,8 +236,11 @@ fn found_out(words: &mut Words) -> Parsed<Option<FoundOut>> {
 }
 
 fn voiding(words: &mut Words) -> Parsed<Voiding> {
-    let raised = words.value("raised").map_or(Ok(1), |text| number(&text))?;
-    Ok(Voiding { raised, point: words.value("point") })
+    Ok(Voiding { raised: raised(words)?.unwrap_or(1), point: words.value("point") })
+}
+
+fn raised(words: &mut Words) -> Parsed<Option<u64>> {
+    words.value("raised").map(|text| number(&text)).transpose()
 }
 
 fn find_terms(words: &mut Words) -> Parsed<FindTerms> {
@@ -245,6 +250,9 @@ fn find_terms(words: &mut Words) -> Parsed<FindTerms> {
     }
     if let Some(backoff) = words.value("backoff") {
         terms = terms.backoff(duration(&backoff)?);
+    }
+    if let Some(after) = words.value("absent_after") {
+        terms = terms.absent_after(Some(duration(&after)?));
     }
     Ok(terms)
 }

@@ -45,6 +45,8 @@ pub enum Observation {
     Fenced,
     /// A find ended.
     Found(FindResult),
+    /// An absence proved nothing, because no operation that is known to be there was found in the same way.
+    AbsenceUncontrolled,
     /// A lease had lapsed.
     Lapsed,
     /// A record past its window was swept.
@@ -122,7 +124,7 @@ impl FindResult {
         match found {
             Ok(Finding::Completed(_)) => Self::Completed,
             Ok(Finding::DoneNotKept(_)) => Self::DoneNotKept,
-            Ok(Finding::Absent) => Self::Absent,
+            Ok(Finding::Absent | Finding::AbsentAndVoided(_)) => Self::Absent,
             Ok(Finding::Voided(_)) => Self::Voided,
             Ok(Finding::Inconclusive(_)) => Self::Inconclusive,
             Ok(Finding::Ambiguous(_)) => Self::Ambiguous,

@@ -9,6 +9,7 @@ use std::time::Duration;
 use super::apply::{Patience, Start, StoredRecord};
 use super::observe::Observation;
 use super::options::Sweeping;
+use super::reconcile::ask_once_more;
 use super::{Engine, EngineError, Inner, Stage, log};
 use crate::RecordId;
 use crate::event::{Answer, Event, Write};
@@ -93,7 +94,7 @@ async fn keep_sweeping(inner: Weak<Inner>, due: Due, every: Duration) {
 }
 
 impl Inner {
-    async fn sweep_all(&self, due: Due) -> Result<SweepReport, EngineError> {
+    async fn sweep_all(self: &Arc<Self>, due: Due) -> Result<SweepReport, EngineError> {
         let (mut total, mut after) = (SweepReport::default(), None);
         loop {
             let (report, next) = self.sweep(due, after).await?;
@@ -107,7 +108,7 @@ impl Inner {
 
     /// Sweeps one batch, and returns where the next one begins. It goes on after records that are not due yet.
     async fn sweep(
-        &self,
+        self: &Arc<Self>,
         due: Due,
         after: Option<Cursor>,
     ) -> Result<(SweepReport, Option<Cursor>), EngineError> {
@@ -138,6 +139,11 @@ impl Inner {
             };
             let step = (self.machine)(Some(&record), moment, &event);
             match step.write {
+                // Past its time and still there: it is looked for once more before it goes.
+                Write::Keep if record.awaits_last_find() => {
+                    let stored = StoredRecord { record: Arc::new(record), version: entry.version };
+                    ask_once_more(self, entry.id, stored).await;
+                }
                 Write::Keep => {}
                 // Deleted together, each only if it still has this version.
                 Write::Remove => spent.push((entry.id, entry.version)),

@@ -35,11 +35,20 @@ impl<C> Exchange<C> {
             }
             // The owner can commit nothing any more, so that its own word counts.
             (
-                Ok(Finding::Voided(_) | Finding::Inconclusive(_) | Finding::Absent),
+                Ok(
+                    Finding::Voided(_)
+                    | Finding::AbsentAndVoided(_)
+                    | Finding::Inconclusive(_)
+                    | Finding::Absent,
+                ),
                 Outcome::Completed(own),
             ) if (400..500).contains(&own.status) => (Outcome::Completed(own), first),
             (Ok(Finding::Inconclusive(_) | Finding::Absent), Outcome::Retryable(why)) => {
                 (Outcome::Retryable(why), first)
+            }
+            // The owner's own proof releases, and the void only adds that it stays true.
+            (Ok(Finding::AbsentAndVoided(void)), Outcome::Retryable(why)) => {
+                (Outcome::Voided { void, why }, released(first))
             }
             (Ok(Finding::Voided(void)), ended) => {
                 let why = format!("{}, and committed nothing", words(&ended));
@@ -51,7 +60,7 @@ impl<C> Exchange<C> {
             (Ok(Finding::Ambiguous(found) | Finding::Inconclusive(found)) | Err(found), ended) => {
                 (unknown(&ended, &found), Err(unsure(&ended, first)))
             }
-            (Ok(Finding::Absent), ended) => {
+            (Ok(Finding::Absent | Finding::AbsentAndVoided(_)), ended) => {
                 (unknown(&ended, "there is no trace of it"), Err(unsure(&ended, first)))
             }
         }

@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use super::absence::{absent, last_find_begun, last_found};
 use super::tenure::fenced;
 use super::verdict::testified;
 use super::void::voided;
@@ -17,7 +18,7 @@ const UNASKED_AGE_DIVISOR: u32 = 8;
 /// One finder asks at a time: the next find is due when the hold is over. What an owner has reported needs no find.
 pub(super) fn find_begun(record: &Record, at: Moment, hold: Duration, start: FindStart) -> Step {
     let State::Unknown { due_at, letter: Letter::Live, .. } = record.state else {
-        return keep(Answer::Conflict);
+        return last_find_begun(record, at, hold);
     };
     if let Some(reply) = record.own_evidence() {
         let answer = Answer::AlreadySettled(Some(reply.clone()));
@@ -44,7 +45,7 @@ pub(super) fn found(
         return testified(record, at, reply, by);
     }
     let State::Unknown { letter: Letter::Live, .. } = record.state else {
-        return keep(Answer::Conflict);
+        return last_found(record, at, finding, terms);
     };
     match finding {
         Ok(Finding::Completed(_)) => keep(Answer::Conflict),
@@ -57,7 +58,8 @@ pub(super) fn found(
             Ok(step) => step,
             Err(why) => given_up(record, at, why),
         },
-        Ok(Finding::Absent) => undecided(record, at, terms, "there is no trace of it, which proves nothing"),
+        Ok(Finding::Absent) => absent(record, at, None, terms, by),
+        Ok(Finding::AbsentAndVoided(void)) => absent(record, at, Some(void), terms, by),
         Ok(Finding::Inconclusive(why)) => undecided(record, at, terms, why),
         Ok(Finding::Ambiguous(why)) => given_up(record, at, why),
         Err(why) => not_asked(record, at, terms, why),
@@ -80,7 +82,7 @@ pub(super) fn found_late(
     }
 }
 
-fn undecided(record: &Record, at: Moment, terms: &FindTerms, why: &str) -> Step {
+pub(super) fn undecided(record: &Record, at: Moment, terms: &FindTerms, why: &str) -> Step {
     let State::Unknown { since, probes, cause, .. } = record.state else {
         return keep(Answer::Conflict);
     };

@@ -9,10 +9,12 @@
 //! - `claim.rs`: a request, or a completer, wants the work done;
 //! - `tenure.rs`: the owner renews, checkpoints or settles;
 //! - `find.rs`: an unknown outcome is asked about, and what was found out is applied;
+//! - `absence.rs`: there is no trace of the work;
 //! - `void.rs`: an owner can commit nothing more;
 //! - `verdict.rs`: evidence and operators determine an outcome;
 //! - `sweep.rs`: a lease lapses, a window ends.
 
+mod absence;
 mod claim;
 mod find;
 mod sweep;

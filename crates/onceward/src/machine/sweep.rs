@@ -16,6 +16,8 @@ pub(super) fn expired(record: &Record, at: Moment, after: Duration) -> Step {
         }),
         State::FailedRetryable { settled_at, expires_at } => put(record, Answer::Applied, |next| {
             next.state = State::FailedRetryable { settled_at, expires_at: sooner(expires_at) };
+            // Otherwise a last find that is still to come would keep the record.
+            next.absence = None;
         }),
         State::InProgress { .. } | State::Unknown { .. } | State::Expired { .. } => keep(Answer::Conflict),
     }

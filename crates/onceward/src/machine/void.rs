@@ -17,6 +17,17 @@ pub(super) fn voided_by_owner(record: &Record, at: Moment, void: &Void, why: &st
     }
 }
 
+/// Why nothing but a person may release a record: the work was done, or what was begun cannot be found out.
+pub(super) fn denied(record: &Record) -> Option<&'static str> {
+    if record.knows_it_was_done() {
+        Some("the work was done according to its owner, and its trace is not there")
+    } else if !record.entered.is_empty() {
+        Some("an outside call was begun, and nothing tells whether it was made")
+    } else {
+        None
+    }
+}
+
 /// What the owner has not committed under its fence it never will: the operation is released, or goes on after the row's
 /// phase. The error says in words why the void decides nothing.
 pub(super) fn voided(
@@ -29,14 +40,11 @@ pub(super) fn voided(
     if record.receipts() == Receipts::None {
         return Err("it was claimed before its route had receipts, so a missing receipt proves nothing");
     }
-    if record.knows_it_was_done() {
-        return Err("the work was done according to its owner, and its receipt is not there");
+    if let Some(why) = denied(record) {
+        return Err(why);
     }
     if *fence != record.fence.above() {
         return Err("the fence in the database is not the one that was raised for this execution");
-    }
-    if !record.entered.is_empty() {
-        return Err("an outside call was begun, and a void does not tell whether it was made");
     }
     if point.is_none() && record.recovery_point.is_some() {
         return Err("a phase was committed before, and the database does not have it");

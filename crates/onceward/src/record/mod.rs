@@ -23,6 +23,9 @@ use crate::{Fingerprint, OperationId, RecordId, Timestamp, entropy::OwnerToken};
 /// The error of an operation whose lease lapsed. Records of format 1 encode doubt as this text, so it never changes.
 pub(crate) const LAPSED: &str = "the lease lapsed";
 
+/// So many controlled absences release an operation.
+pub(crate) const RELEASING_ABSENCES: u32 = 2;
+
 /// Names one tenure of execution. Every write of an owner must present it.
 ///
 /// It is the store's time in microseconds when the tenure began, and always above the fence before it. So it rises

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::{Cause, Entered, Extension, Fence, Letter, Record, State};
+use super::{Absence, Cause, Entered, Extension, Fence, Letter, RELEASING_ABSENCES, Record, State};
 use crate::claim::Claim;
 use crate::event::{Moment, Refusal};
 use crate::fingerprint::Comparison;
@@ -18,6 +18,8 @@ const IN_PROGRESS_RETRY_AFTER_MAX: Duration = Duration::from_secs(5);
 const UNKNOWN_RETRY_AFTER_MAX: Duration = Duration::from_secs(60);
 /// Clients of an unknown outcome come back after this part of its age, so that each waits a little longer than before.
 const UNKNOWN_AGE_DIVISOR: u32 = 2;
+/// The second absence must be seen at least this part of `absent_after` later than the first.
+const ABSENCES_APART_DIVISOR: u32 = 2;
 
 impl Record {
     /// Whether a claim asks for what this record is about.
@@ -46,9 +48,10 @@ impl Record {
         match &self.state {
             State::Completed { expires_at, .. } => *expires_at <= at.expiry_now,
             // Work that was, or may have been, done is kept as long as an answer.
-            State::FailedRetryable { expires_at, .. } => {
+            State::FailedRetryable { settled_at, expires_at } => {
                 let known = self.evidence.as_ref().map(|evidence| evidence.at);
                 let known = known.or(self.doubt.map(|doubt| doubt.since));
+                let known = known.or(self.awaits_last_find().then_some(*settled_at));
                 known
                     .map(|at| at.after(self.terms.retention))
                     .map_or(*expires_at, |until| until.max(*expires_at))
@@ -90,6 +93,18 @@ impl Record {
     pub(crate) fn knows_it_was_done(&self) -> bool {
         let doubted = self.doubt.is_some_and(|doubt| doubt.cause == Cause::DoneNotKept);
         doubted || matches!(self.state, State::Unknown { cause: Cause::DoneNotKept, .. })
+    }
+
+    /// From when on an absence counts. `None`: when the outcome became unknown is not on record.
+    pub(crate) fn absence_counts_from(&self, after: Duration) -> Option<Timestamp> {
+        let seen = self.absence.filter(|absence| absence.fence == self.fence)?;
+        Some(seen.first_at.after(if seen.count == 0 { after } else { after / ABSENCES_APART_DIVISOR }))
+    }
+
+    /// Whether it was released because there was no trace of it, and is to be looked for once more.
+    pub(crate) fn awaits_last_find(&self) -> bool {
+        let released = |absence: Absence| absence.count >= RELEASING_ABSENCES && absence.fence == self.fence;
+        matches!(self.state, State::FailedRetryable { .. }) && self.absence.is_some_and(released)
     }
 
     /// Whether an owner with this fence can have committed nothing since it was voided.

@@ -4,7 +4,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::{
-    Cause, Doubt, Fence, LastFinding, Letter, Naming, Record, RecordFormat, State, Subject, Terms, cut,
+    Absence, Cause, Doubt, Fence, LastFinding, Letter, Naming, RELEASING_ABSENCES, Record, RecordFormat,
+    State, Subject, Terms, cut,
 };
 use crate::claim::Claim;
 use crate::event::{Moment, Resolution};
@@ -120,6 +121,7 @@ impl Record {
         self.state =
             State::Completed { reply: reply.clone(), settled_at, expires_at: settled_at.after(kept) };
         self.doubt = None;
+        self.absence = None;
         // Another tenure's result that differs from this reply stays for the operator.
         self.evidence.take_if(|evidence| evidence.fence == self.fence || evidence.reply == *reply);
     }
@@ -153,6 +155,8 @@ impl Record {
         }
         let due_at = at.now.after(unsure.find_after);
         self.state = State::Unknown { since, due_at, probes: 0, letter, cause };
+        // From now on, and not from an earlier attempt, an absence is timed.
+        self.absence = Some(Absence { count: 0, first_at: self.time_of_event(at), fence: self.fence });
     }
 
     /// The outcome stays unknown, whatever a find brings.
@@ -165,8 +169,33 @@ impl Record {
 
     /// The next find is due then.
     pub(crate) fn find_again(&mut self, then: Timestamp) {
-        if let State::Unknown { due_at, .. } = &mut self.state {
-            *due_at = then;
+        let awaits_last_find = self.awaits_last_find();
+        match &mut self.state {
+            State::Unknown { due_at, .. } => *due_at = then,
+            State::FailedRetryable { expires_at, .. } if awaits_last_find => *expires_at = then,
+            State::FailedRetryable { .. }
+            | State::InProgress { .. }
+            | State::Completed { .. }
+            | State::Expired { .. } => {}
+        }
+    }
+
+    /// It was released because there was no trace of it, and is looked for once more. Until then stores list it by the time of that
+    /// find, and it is kept as long as an answer.
+    pub(crate) fn await_last_find(&mut self, at: Moment, after: Duration) {
+        let now = self.time_of_event(at);
+        if let State::FailedRetryable { expires_at, .. } = &mut self.state {
+            *expires_at = now.after(after);
+            self.absence = Some(Absence { count: RELEASING_ABSENCES, first_at: now, fence: self.fence });
+        }
+    }
+
+    /// It was looked for once more, and there is still no trace of it.
+    pub(crate) fn end_last_find(&mut self) {
+        let kept = self.terms.retention.saturating_add(self.jittered_grace());
+        if let State::FailedRetryable { settled_at, expires_at } = &mut self.state {
+            *expires_at = settled_at.after(kept);
+            self.absence = None;
         }
     }
 

@@ -11,7 +11,7 @@ use onceward::{
     key::NamespaceHash,
     machine,
     outcome::{Evidence, Verdict, Void},
-    record::{Cause, Doubt, Extension, Letter, RecordFormat, State},
+    record::{Absence, Cause, Doubt, Extension, Letter, RecordFormat, State},
 };
 use onceward_testkit::sample;
 use proptest::prelude::*;
@@ -123,14 +123,14 @@ pub fn record() -> impl Strategy<Value = Record> {
         (state(), terms(), fences(), owner(), prop_oneof![1_u32..5, Just(u32::MAX)]),
         (prop::option::of(point()), prop::option::of(evidence), prop::option::of(Just(verdict)), timestamp()),
         prop::option::weighted(0.3, (timestamp(), cause()).prop_map(|(since, cause)| Doubt { since, cause })),
-        (prop::option::weighted(0.2, fence()), extensions()),
+        (prop::option::weighted(0.2, fence()), extensions(), prop::option::of(absence())),
     )
         .prop_map(
             |(
                 (state, terms, fences, owner, attempt),
                 (recovery_point, evidence, verdict, created_at),
                 doubt,
-                (voided, extensions),
+                (voided, extensions, absence),
             )| {
                 let [opened, origin, fence] = fences;
                 Record {
@@ -149,10 +149,16 @@ pub fn record() -> impl Strategy<Value = Record> {
                     doubt: doubt.map(|doubt| Doubt { since: doubt.since.max(created_at), ..doubt }),
                     voided,
                     extensions,
+                    // Only a tenure's own absences were seen under its fence.
+                    absence: absence.map(|absence| Absence { fence, ..absence }),
                     ..sample::in_state("k", state)
                 }
             },
         )
+}
+
+fn absence() -> impl Strategy<Value = Absence> {
+    (0_u32..4, timestamp(), fence()).prop_map(|(count, first_at, fence)| Absence { count, first_at, fence })
 }
 
 /// Half of the records are of work that commits receipts.
@@ -219,6 +225,8 @@ fn finding() -> impl Strategy<Value = Result<Finding, String>> {
         reply().prop_map(|reply| Ok(Finding::Completed(reply))),
         Just(Ok(Finding::DoneNotKept(why()))),
         Just(Ok(Finding::Absent)),
+        Just(Ok(Finding::Absent)),
+        void().prop_map(|void| Ok(Finding::AbsentAndVoided(void))),
         void().prop_map(|void| Ok(Finding::Voided(void))),
         void().prop_map(|void| Ok(Finding::Voided(void))),
         void().prop_map(|void| Ok(Finding::Voided(void))),
@@ -239,10 +247,13 @@ pub fn owned() -> impl Strategy<Value = Happening> {
 }
 
 fn found() -> impl Strategy<Value = Event<'static>> {
-    (fence(), finding(), 0_u32..3, 0_u32..4).prop_map(|(fence, finding, ticks, attempts)| {
-        let terms = FindTerms::default().attempts(attempts).backoff(TICK * ticks);
-        Event::Found { fence, finding, terms, by: "a finder" }
-    })
+    let absent_after = prop::option::of((0_u32..4).prop_map(|ticks| TICK * ticks));
+    (fence(), finding(), 0_u32..3, 0_u32..4, absent_after).prop_map(
+        |(fence, finding, ticks, attempts, after)| {
+            let terms = FindTerms::default().attempts(attempts).backoff(TICK * ticks).absent_after(after);
+            Event::Found { fence, finding, terms, by: "a finder" }
+        },
+    )
 }
 
 /// Events of neither a claimant nor an owner.

@@ -259,6 +259,61 @@ const ROWS: &[(&str, &str)] = &[
          3s F finds inconclusive attempts=2 -> conflict state=unknown",
     ),
     (
+        "unknown; absent and controlled: counts after its time, releases at the second time, Applied",
+        "0s A claims k body=x -> execute
+         0s A settles fence=1 unknown -> applied
+         899s F finds absent absent_after=15m attempts=1 -> applied state=unknown
+         899s G asks -> conflict
+         900s G asks -> applied
+         900s F finds absent absent_after=15m attempts=1 -> applied state=unknown
+         1349s F finds absent absent_after=15m attempts=1 -> applied state=unknown
+         1350s F finds inconclusive attempts=9 -> applied state=unknown
+         1351s F finds absent absent_after=15m attempts=1 -> applied state=failed_retryable
+         1352s B claims k body=x -> execute fence=2
+         1352s B settles fence=2 unknown -> applied
+         1353s F finds absent absent_after=15m -> applied state=unknown",
+    ),
+    (
+        "unknown, work with receipts; absent: only together with a void, Applied",
+        "terms receipts=kept
+         0s A claims k body=x -> execute
+         0s A settles fence=1 unknown -> applied
+         1h F finds absent absent_after=15m attempts=2 -> applied state=unknown
+         1h F finds absent raised=1 absent_after=15m -> applied state=unknown
+         2h F finds absent raised=1 absent_after=15m -> applied state=failed_retryable voided=yes
+         2h A settles fence=1 201 -> fenced state=failed_retryable",
+    ),
+    (
+        "unknown that is known to be done; absent: dead-lettered, Applied",
+        "0s A claims k body=x -> execute
+         0s A settles fence=1 unknown cause=done_not_kept -> applied
+         1h F finds absent absent_after=15m -> applied alarm=dead_lettered state=unknown cause=done_not_kept",
+    ),
+    (
+        "failed_retryable after an absence; one more find: completed with an alarm, or unchanged",
+        "0s A claims k body=x -> execute
+         0s A settles fence=1 unknown -> applied
+         1h F finds absent absent_after=15m -> applied
+         2h F finds absent absent_after=15m -> applied state=failed_retryable
+         2h F asks -> conflict
+         135m F asks -> applied state=failed_retryable
+         136m F finds completed 201 -> applied alarm=contradiction state=completed
+         3h A claims k2 body=x -> execute
+         3h A settles fence=1 unknown -> applied
+         4h F finds absent absent_after=15m -> applied
+         5h F finds absent absent_after=15m -> applied state=failed_retryable
+         315m S sweeps hard -> left state=failed_retryable
+         316m F finds nobody -> applied state=failed_retryable
+         6h F finds ambiguous -> applied alarm=contradiction state=unknown
+         7h A claims k3 body=x -> execute
+         7h A settles fence=1 unknown -> applied
+         8h F finds absent absent_after=15m -> applied
+         9h F finds absent absent_after=15m -> applied state=failed_retryable
+         10h F finds absent absent_after=15m -> applied state=failed_retryable
+         10h F asks -> conflict
+         11h B claims k3 body=x -> execute fence=2",
+    ),
+    (
         "unknown; the finder could not ask: tried again later, however often, Applied",
         "0s A claims k body=x -> execute
          0s A settles fence=1 unknown -> applied

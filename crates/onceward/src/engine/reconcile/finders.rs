@@ -8,6 +8,7 @@ use std::time::Duration;
 use futures_util::FutureExt as _;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
+use super::control::{CONTROLS_MAX, Controls};
 use super::{CompletedOperation, FindTerms, Finding, Plan, Reconciler, Reconciling, UnknownOperation};
 use crate::RecordId;
 use crate::engine::apply::{Applied, Patience, Start, StoredRecord};
@@ -23,8 +24,11 @@ use crate::time::{instant, sleep};
 /// Completions whose receipts are checked at once. A completion beyond is not checked.
 const CHECKS: usize = 4;
 
+/// An absence needs itself, its controls, and itself once more.
+const FINDS_PER_ABSENCE: u32 = 2 + CONTROLS_MAX as u32;
+
 /// Who decides in a verdict of this loop.
-const BY: &str = "reconciliation";
+pub(super) const BY: &str = "reconciliation";
 
 /// Who finds out, and how many do so now.
 pub(in crate::engine) struct Finders {
@@ -33,12 +37,19 @@ pub(in crate::engine) struct Finders {
     places: Arc<Semaphore>,
     /// For checks of completions, so that they never keep a find waiting.
     checks: Arc<Semaphore>,
+    pub(super) controls: Controls,
 }
 
 impl Finders {
     pub(in crate::engine) fn new(reconciler: Option<Arc<dyn Reconciler>>, reconciling: Reconciling) -> Self {
         let places = Arc::new(Semaphore::new(reconciling.finders.min(Semaphore::MAX_PERMITS)));
-        Self { reconciler, reconciling, places, checks: Arc::new(Semaphore::new(CHECKS)) }
+        Self {
+            reconciler,
+            reconciling,
+            places,
+            checks: Arc::new(Semaphore::new(CHECKS)),
+            controls: Controls::default(),
+        }
     }
 
     /// How the operations of a route are found out. Where the reconciler panics, nothing finds them out.
@@ -166,7 +177,7 @@ async fn ask(
     terms: FindTerms,
 ) {
     let Some(reconciler) = inner.finders.reconciler.clone() else { return };
-    let (fence, hold) = (stored.record.fence, inner.hold());
+    let (fence, hold) = (stored.record.fence, inner.hold(&terms));
     let now = inner.store_clock.read();
     let patience = Patience::of_claim(now, inner.limits.claim_patience);
     let event = Event::Find { fence, hold, start };
@@ -183,6 +194,14 @@ async fn ask(
     }
 }
 
+/// Looks once more for an operation that was released because there was no trace of it, if that is due.
+pub(in crate::engine) async fn ask_once_more(inner: &Arc<Inner>, id: RecordId, stored: StoredRecord) {
+    let Plan::Find(terms) = inner.plan_of(&stored.record) else { return };
+    // Where every finder is busy, the next sweep comes back to it.
+    let Ok(place) = inner.finders.places.clone().try_acquire_owned() else { return };
+    ask(inner, place, (id, stored), FindStart::WhenDue, terms).await;
+}
+
 /// One find, from the question to the applied finding. Callers that wait for the operation are woken at its end.
 async fn find(
     inner: Arc<Inner>,
@@ -193,7 +212,7 @@ async fn find(
     let (fence, route) = (held.record.fence, held.record.subject.route.clone());
     let found = tokio::select! {
         biased;
-        found = inner.ask_reconciler(&*reconciler, id, held.record.clone()) => found,
+        found = inner.find_out(&*reconciler, id, held.record.clone(), &terms) => found,
         // The hold ends by itself, and another engine asks then.
         () = inner.stopped() => return,
     };
@@ -218,7 +237,13 @@ impl Inner {
         if record.subject.is_shadow() {
             return Plan::Leave;
         }
-        let plan = self.finders.plan(&record.subject.route);
+        let plan = match self.finders.plan(&record.subject.route) {
+            // Work may go on for so long after its timeout.
+            Plan::Find(terms) => {
+                Plan::Find(terms.absent_after(terms.absent_after.map(|after| after.max(self.limits.linger))))
+            }
+            plan @ (Plan::GiveUpAfter(_) | Plan::Leave) => plan,
+        };
         match record.namespace() {
             Some(namespace) if namespace == self.namespace => plan,
             Some(_) => Plan::Leave,
@@ -251,7 +276,7 @@ impl Inner {
         let plan = operation.read(|record| self.plan_of(record));
         match (plan, self.finders.places.clone().try_acquire_owned()) {
             (Plan::Find(terms), Ok(place)) => {
-                let unsure = Unsure { find_after: self.hold(), ..unsure };
+                let unsure = Unsure { find_after: self.hold(&terms), ..unsure };
                 (Outcome::Unknown(unsure), Some(HeldPlace { place, terms }))
             }
             (Plan::Find(_) | Plan::GiveUpAfter(_) | Plan::Leave, _) => (Outcome::Unknown(unsure), None),
@@ -272,8 +297,10 @@ impl Inner {
     }
 
     /// How long other finders leave an operation alone: two writes to the store lie within, besides the find.
-    fn hold(&self) -> Duration {
-        self.finders.reconciling.find_timeout.saturating_add(self.limits.claim_patience.saturating_mul(2))
+    fn hold(&self, terms: &FindTerms) -> Duration {
+        let finds = if terms.absent_after.is_some() { FINDS_PER_ABSENCE } else { 1 };
+        let finds = self.finders.reconciling.find_timeout.saturating_mul(finds);
+        finds.saturating_add(self.limits.claim_patience.saturating_mul(2))
     }
 
     /// Asks about an operation of this engine now, because its execution has ended. Where every finder is busy, the loop does.
@@ -282,6 +309,41 @@ impl Inner {
         let Plan::Find(terms) = self.plan_of(&stored.record) else { return };
         let Ok(place) = self.finders.places.clone().try_acquire_owned() else { return };
         ask(self, place, (id, stored), FindStart::Now, terms).await;
+    }
+
+    /// The reconciler's finding, where an absence that would count was controlled.
+    async fn find_out(
+        &self,
+        reconciler: &dyn Reconciler,
+        id: RecordId,
+        record: Arc<Record>,
+        terms: &FindTerms,
+    ) -> Result<Finding, String> {
+        let found = self.ask_reconciler(reconciler, id, record.clone()).await?;
+        // After a release only a trace would mean anything.
+        let is_unknown = matches!(record.state, State::Unknown { .. });
+        let counts = |after| {
+            let now = self.store_clock.estimate().map(|at| at.expiry_now);
+            is_unknown
+                && now.is_some_and(|now| record.absence_counts_from(after).is_some_and(|from| from <= now))
+        };
+        match (&found, terms.absent_after) {
+            (Finding::Absent | Finding::AbsentAndVoided(_), Some(after)) if counts(after) => {
+                let fence = record.fence;
+                let unknown = UnknownOperation { operation: record.operation(id), fence, record };
+                self.sized(self.controlled(reconciler, &unknown).await)
+            }
+            (
+                Finding::Completed(_)
+                | Finding::DoneNotKept(_)
+                | Finding::Absent
+                | Finding::AbsentAndVoided(_)
+                | Finding::Voided(_)
+                | Finding::Inconclusive(_)
+                | Finding::Ambiguous(_),
+                _,
+            ) => Ok(found),
+        }
     }
 
     /// The reconciler's finding, within the limits of time and size.
@@ -297,15 +359,26 @@ impl Inner {
             );
         }
         let unknown = UnknownOperation { operation: record.operation(id), fence: record.fence, record };
+        self.sized(self.limited(async { reconciler.find(&unknown).await }).await)
+    }
+
+    /// Within the time of a find. A reconciler that panics must not end the loop, and its state is its own.
+    pub(super) async fn limited(
+        &self,
+        asked: impl Future<Output = Result<Finding, String>>,
+    ) -> Result<Finding, String> {
         let limit = self.finders.reconciling.find_timeout;
-        // A reconciler that panics must not end the loop, and its state is its own.
-        let asked = AssertUnwindSafe(async { reconciler.find(&unknown).await }).catch_unwind();
-        let found = tokio::select! {
+        tokio::select! {
             biased;
             // The panic's own text may hold anything, so it is left to the panic hook.
-            found = asked => found.unwrap_or_else(|_| Err("the reconciler panicked".to_owned())),
+            found = AssertUnwindSafe(asked).catch_unwind() => {
+                found.unwrap_or_else(|_| Err("the reconciler panicked".to_owned()))
+            }
             () = sleep(limit) => Err(format!("the find took longer than {limit:?}")),
-        };
+        }
+    }
+
+    fn sized(&self, found: Result<Finding, String>) -> Result<Finding, String> {
         match found {
             Ok(Finding::Completed(reply)) => Ok(match self.check_size(&reply) {
                 Ok(()) => Finding::Completed(reply),

@@ -8,8 +8,10 @@
 //! 2. An operation that nothing can find out is given up after a while: it waits for a person, as a dead letter.
 //! 3. Any other is held for this finder by a compare-and-swap, so that no two engines ask at once.
 //! 4. The reconciler asks, in a task of its own and for a limited time. A panic and a late answer decide nothing.
+//!    Before an absence counts, the same question must find an operation that is known to be there.
 //! 5. The finding is applied to the record as it was held: completed, released, asked about again later, or a dead letter.
 
+mod control;
 mod finders;
 
 use std::collections::HashMap;
@@ -23,7 +25,7 @@ pub use crate::outcome::Void;
 use crate::record::{Fence, Record};
 use crate::{OperationId, Timestamp};
 
-pub(super) use self::finders::{Finders, start};
+pub(super) use self::finders::{Finders, ask_once_more, start};
 
 /// What a reconciler's methods return.
 pub type ReconcileFuture<'a, T> = Pin<Box<dyn Future<Output = T> + Send + 'a>>;
@@ -55,6 +57,16 @@ pub trait Reconciler: Send + Sync + 'static {
     /// return [`Finding::Voided`]. An error says why it could not ask, without keys or bodies. The future is dropped when it
     /// takes longer than [`Reconciling::find_timeout`].
     fn find<'a>(&'a self, unknown: &'a UnknownOperation) -> ReconcileFuture<'a, Result<Finding, String>>;
+
+    /// Asks about an operation that is known to be there, exactly as [`Self::find`] asks. Where this does not find it, an absence
+    /// proves nothing.
+    fn control<'a>(&'a self, known: &'a CompletedOperation) -> ReconcileFuture<'a, Result<Finding, String>> {
+        Box::pin(async move {
+            let CompletedOperation { operation, record } = known.clone();
+            let asked = UnknownOperation { operation, fence: record.fence, record };
+            self.find(&asked).await
+        })
+    }
 
     /// How unknown operations of a route are found out.
     fn plan(&self, route: &str) -> Plan {
