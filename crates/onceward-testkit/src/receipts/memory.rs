@@ -59,6 +59,13 @@ pub(super) struct Tables {
     voids: Vec<(OperationId, Fence)>,
 }
 
+/// What a void does to an outside call that was begun.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum OpenCall {
+    Left,
+    Removed,
+}
+
 /// As long as the databases' drivers wait.
 const LOCK_WAIT: Duration = Duration::from_secs(2);
 
@@ -142,7 +149,11 @@ impl MemoryReceipts {
         Ok(answer)
     }
 
-    async fn void_now(&self, operation: OperationId, fence: Fence) -> Result<ReceiptRow, TableError> {
+    async fn void_now(
+        &self,
+        (operation, fence): (OperationId, Fence),
+        call: OpenCall,
+    ) -> Result<ReceiptRow, TableError> {
         let key = operation.to_string();
         if i64::try_from(fence.as_number()).is_err() {
             return Err(TableError::Unavailable {
@@ -153,7 +164,7 @@ impl MemoryReceipts {
         let voided = async {
             let mut released = self.shared.watch();
             loop {
-                if let Some(answer) = self.try_void(&key, operation, fence) {
+                if let Some(answer) = self.try_void(&key, (operation, fence), call) {
                     return answer;
                 }
                 // The sender lives as long as this table.
@@ -171,8 +182,8 @@ impl MemoryReceipts {
     fn try_void(
         &self,
         key: &str,
-        operation: OperationId,
-        fence: Fence,
+        (operation, fence): (OperationId, Fence),
+        call: OpenCall,
     ) -> Option<Result<ReceiptRow, TableError>> {
         self.carry_out(|tables| {
             if tables.holders.contains_key(key) {
@@ -181,6 +192,9 @@ impl MemoryReceipts {
             tables.voids.push((operation, fence));
             let new = ReceiptRow { fence, point: None, entered: None, reply: None };
             let row = tables.rows.entry(key.to_owned()).or_insert(new);
+            if call == OpenCall::Removed && row.fence <= fence {
+                row.entered = None;
+            }
             row.fence = row.fence.max(fence);
             Some(row.clone())
         })
@@ -224,7 +238,11 @@ impl Shared {
 
 impl ReceiptTable for MemoryReceipts {
     fn void(&self, operation: OperationId, fence: Fence) -> TableFuture<'_, ReceiptRow> {
-        Box::pin(self.void_now(operation, fence))
+        Box::pin(self.void_now((operation, fence), OpenCall::Left))
+    }
+
+    fn release(&self, operation: OperationId, fence: Fence) -> TableFuture<'_, ReceiptRow> {
+        Box::pin(self.void_now((operation, fence), OpenCall::Removed))
     }
 
     fn read(&self, operation: OperationId) -> TableFuture<'_, Option<ReceiptRow>> {

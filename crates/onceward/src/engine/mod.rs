@@ -251,6 +251,14 @@ pub enum EngineError {
         /// The limit in bytes.
         limit: usize,
     },
+    /// The place of the effect, such as a receipt row, could not be asked before a person's release.
+    #[error(
+        "the operation was not released, because its owner could still commit: {reason}. Try again, or resolve it as completed"
+    )]
+    NotVoided {
+        /// Why it could not be asked.
+        reason: String,
+    },
     /// The engine is shutting down.
     #[error("the engine is shutting down: try again with the same key")]
     Stopping,
@@ -318,7 +326,10 @@ impl EngineBuilder {
             if format < RecordFormat::Two {
                 return Err(OpenError::FormatOne);
             }
-            reconciler.bind(&StoreName::first_used(since)).await.map_err(OpenError::Reconciler)?;
+            reconciler
+                .bind(&StoreName::first_used(since, identity.namespace_hash()))
+                .await
+                .map_err(OpenError::Reconciler)?;
         }
         let limits = self.limits;
         let inner = Inner {

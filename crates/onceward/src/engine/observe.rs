@@ -124,7 +124,7 @@ impl FindResult {
             Ok(Finding::DoneNotKept(_)) => Self::DoneNotKept,
             Ok(Finding::Absent) => Self::Absent,
             Ok(Finding::Voided(_)) => Self::Voided,
-            Ok(Finding::Inconclusive(_)) => Self::Inconclusive,
+            Ok(Finding::Inconclusive(_) | Finding::Unproven { .. }) => Self::Inconclusive,
             Ok(Finding::Ambiguous(_)) => Self::Ambiguous,
             Err(_) => Self::NotAsked,
         }

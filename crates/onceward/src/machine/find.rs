@@ -58,7 +58,7 @@ pub(super) fn found(
             Err(why) => given_up(record, at, why),
         },
         Ok(Finding::Absent) => undecided(record, at, terms, "there is no trace of it, which proves nothing"),
-        Ok(Finding::Inconclusive(why)) => undecided(record, at, terms, why),
+        Ok(Finding::Inconclusive(why) | Finding::Unproven { why, .. }) => undecided(record, at, terms, why),
         Ok(Finding::Ambiguous(why)) => given_up(record, at, why),
         Err(why) => not_asked(record, at, terms, why),
     }

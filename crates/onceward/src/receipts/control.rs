@@ -1,9 +1,11 @@
-//! Whether a row without an answer proves anything: only where the handlers of the route are known to write rows.
+//! Whether a row without an answer proves anything: only where the handlers of the route are known to write rows, and only for
+//! operations that were opened after that was known.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use super::table::{Note, ReceiptTable, TableError};
-use crate::{Fence, OperationId};
+use crate::key::NamespaceHash;
+use crate::{Fence, OperationId, Timestamp};
 
 /// The beginning of the note about the first row that a handler of a route wrote.
 const FIRST_ROW: &str = "onceward:first-row:";
@@ -15,13 +17,17 @@ const CHECKED_AT_FIRST: u64 = 1000;
 /// Later one of so many is, because each check reads the handler's database.
 const LATER_ONE_OF: u64 = 10;
 
-/// What is known about the handlers of one route. It is kept in notes in the table, for every gateway.
+/// What is known about the handlers of one route. It is kept in notes in the table, for every gateway of the namespace.
 pub(super) struct Control {
     first_row_note: String,
     suspended_note: String,
-    has_first_row: AtomicBool,
+    /// When the first row was seen, as far as this process knows. Zero: never.
+    first_row_seen: AtomicU64,
     suspended: AtomicBool,
-    completions: AtomicU64,
+    /// Completions that were found to have their receipt.
+    checked: AtomicU64,
+    /// Completions after the ones that are all checked.
+    later: AtomicU64,
 }
 
 /// Whether a row without an answer releases its operation.
@@ -35,18 +41,26 @@ pub(super) enum Release {
 }
 
 impl Control {
-    pub(super) fn new(route: &str) -> Self {
+    pub(super) fn new(namespace: NamespaceHash, route: &str) -> Self {
         Self {
-            first_row_note: format!("{FIRST_ROW}{route}"),
-            suspended_note: format!("{SUSPENDED}{route}"),
-            has_first_row: AtomicBool::new(false),
+            first_row_note: format!("{FIRST_ROW}{namespace}:{route}"),
+            suspended_note: format!("{SUSPENDED}{namespace}:{route}"),
+            first_row_seen: AtomicU64::new(0),
             suspended: AtomicBool::new(false),
-            completions: AtomicU64::new(0),
+            checked: AtomicU64::new(0),
+            later: AtomicU64::new(0),
         }
     }
 
     pub(super) fn has_first_row(&self) -> bool {
-        self.has_first_row.load(Ordering::Relaxed)
+        self.first_row_seen.load(Ordering::Relaxed) != 0
+    }
+
+    /// Takes over what a note says. After another first row the handlers are others, and are all checked again.
+    fn first_row_was_seen(&self, at: u64) {
+        if self.first_row_seen.swap(at, Ordering::Relaxed) != at {
+            self.checked.store(0, Ordering::Relaxed);
+        }
     }
 
     pub(super) fn is_suspended(&self) -> bool {
@@ -55,16 +69,21 @@ impl Control {
 
     /// Whether this completion is to be checked.
     pub(super) fn picks_completion(&self) -> bool {
-        let before = self.completions.fetch_add(1, Ordering::Relaxed);
-        before < CHECKED_AT_FIRST || before.is_multiple_of(LATER_ONE_OF)
+        self.checked.load(Ordering::Relaxed) < CHECKED_AT_FIRST
+            || self.later.fetch_add(1, Ordering::Relaxed).is_multiple_of(LATER_ONE_OF)
     }
 
-    /// A handler wrote the row of the operation that this fence opened.
-    pub(super) async fn saw_row(&self, table: &dyn ReceiptTable, opened: Fence) -> Result<(), TableError> {
+    /// A completion was found to have its receipt.
+    pub(super) fn completion_has_receipt(&self) {
+        self.checked.fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// A row that a handler wrote was seen at this time, by the store's clock.
+    pub(super) async fn saw_row(&self, table: &dyn ReceiptTable, at: Timestamp) -> Result<(), TableError> {
         if !self.has_first_row() {
-            let note = Note { number: opened.as_number(), text: String::new() };
-            table.note(&self.first_row_note, &note).await?;
-            self.has_first_row.store(true, Ordering::Relaxed);
+            let note = Note { number: at.as_micros(), text: String::new() };
+            let stands = table.note(&self.first_row_note, &note).await?;
+            self.first_row_was_seen(stands.number);
         }
         Ok(())
     }
@@ -76,7 +95,7 @@ impl Control {
         opened: Fence,
     ) -> Result<Release, TableError> {
         let first_row = table.noted(&self.first_row_note).await?;
-        self.has_first_row.store(first_row.is_some(), Ordering::Relaxed);
+        self.first_row_was_seen(first_row.as_ref().map_or(0, |first| first.number));
         Ok(match first_row {
             None => Release::NoRowYet,
             Some(first) if opened.as_number() <= first.number => Release::OpenedBefore,
@@ -107,7 +126,7 @@ impl Control {
     /// Forgets what is known: the handler was corrected. Operations that were opened before stay unproven.
     pub(super) async fn restart(&self, table: &dyn ReceiptTable) -> Result<(), TableError> {
         table.erase(&self.first_row_note).await?;
-        self.has_first_row.store(false, Ordering::Relaxed);
+        self.first_row_was_seen(0);
         table.erase(&self.suspended_note).await?;
         self.suspended.store(false, Ordering::Relaxed);
         Ok(())

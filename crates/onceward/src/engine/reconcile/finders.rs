@@ -16,12 +16,17 @@ use crate::engine::observe::{FindResult, Observation};
 use crate::engine::{Engine, EngineError, Inner, Operation, Stage, log};
 use crate::event::{Answer, Event, FindStart};
 use crate::outcome::{Outcome, Unsure};
-use crate::record::{Letter, Record, RecordFormat, State};
+use crate::record::{Fence, Letter, Naming, Receipts, Record, State};
 use crate::store::{Cursor, Due, Entry, Scan, Which};
 use crate::time::{instant, sleep};
 
-/// Completions whose receipts are checked at once. A completion beyond is not checked.
+/// Completions whose receipts are checked at once.
 const CHECKS: usize = 4;
+/// Completions whose receipts wait to be checked, or are. One beyond is not checked.
+const CHECKS_WAITING: usize = 256;
+/// How often a receipt is tried to be checked. The pause before the second time is doubled each further time.
+const CHECK_TRIES: u32 = 6;
+const CHECK_PAUSE: Duration = Duration::from_secs(1);
 
 /// Who decides in a verdict of this loop.
 const BY: &str = "reconciliation";
@@ -33,12 +38,14 @@ pub(in crate::engine) struct Finders {
     places: Arc<Semaphore>,
     /// For checks of completions, so that they never keep a find waiting.
     checks: Arc<Semaphore>,
+    checks_waiting: Arc<Semaphore>,
 }
 
 impl Finders {
     pub(in crate::engine) fn new(reconciler: Option<Arc<dyn Reconciler>>, reconciling: Reconciling) -> Self {
         let places = Arc::new(Semaphore::new(reconciling.finders.min(Semaphore::MAX_PERMITS)));
-        Self { reconciler, reconciling, places, checks: Arc::new(Semaphore::new(CHECKS)) }
+        let [checks, checks_waiting] = [CHECKS, CHECKS_WAITING].map(|count| Arc::new(Semaphore::new(count)));
+        Self { reconciler, reconciling, places, checks, checks_waiting }
     }
 
     /// How the operations of a route are found out. Where the reconciler panics, nothing finds them out.
@@ -219,11 +226,14 @@ impl Inner {
             return Plan::Leave;
         }
         let plan = self.finders.plan(&record.subject.route);
-        match record.namespace() {
-            Some(namespace) if namespace == self.namespace => plan,
-            Some(_) => Plan::Leave,
-            // Nothing tells whose it is. It was claimed by a version that could find nothing out.
-            None => Plan::GiveUpAfter(self.finders.reconciling.give_up_after_on(&record.subject.route)),
+        match (record.namespace(), record.naming) {
+            (Some(namespace), Naming::Windowed) if namespace == self.namespace => plan,
+            (Some(namespace), _) if namespace != self.namespace => Plan::Leave,
+            // Nothing tells whose it is, because it was claimed by a version that could find nothing out. Or its id is that of every
+            // window of its key, so that what is found can be about another one.
+            (None, _) | (Some(_), Naming::Bare | Naming::Windowed) => {
+                Plan::GiveUpAfter(self.finders.reconciling.give_up_after_on(&record.subject.route))
+            }
         }
     }
 
@@ -291,22 +301,16 @@ impl Inner {
         id: RecordId,
         record: Arc<Record>,
     ) -> Result<Finding, String> {
-        if record.format < RecordFormat::Two {
+        if record.naming == Naming::Bare {
             return Err(
-                "its record is in format 1, which does not name the window of an operation".to_owned()
+                "its id does not name its window, because a record of format 1 was begun with".to_owned()
             );
         }
-        let unknown = UnknownOperation { operation: record.operation(id), fence: record.fence, record };
-        let limit = self.finders.reconciling.find_timeout;
-        // A reconciler that panics must not end the loop, and its state is its own.
-        let asked = AssertUnwindSafe(async { reconciler.find(&unknown).await }).catch_unwind();
-        let found = tokio::select! {
-            biased;
-            // The panic's own text may hold anything, so it is left to the panic hook.
-            found = asked => found.unwrap_or_else(|_| Err("the reconciler panicked".to_owned())),
-            () = sleep(limit) => Err(format!("the find took longer than {limit:?}")),
-        };
-        match found {
+        let asked_at =
+            self.store_time().await.map_err(|error| format!("the store's time is not known: {error}"))?;
+        let unknown =
+            UnknownOperation { operation: record.operation(id), fence: record.fence, record, asked_at };
+        match self.limited(async { reconciler.find(&unknown).await }).await {
             Ok(Finding::Completed(reply)) => Ok(match self.check_size(&reply) {
                 Ok(()) => Finding::Completed(reply),
                 Err(error) => {
@@ -317,21 +321,80 @@ impl Inner {
         }
     }
 
-    /// Reports a completion with receipts to the reconciler, unless it is busy with others.
-    pub(in crate::engine) fn check_receipt(self: &Arc<Self>, id: RecordId, record: Arc<Record>) {
+    /// Within the time of a find. A reconciler that panics must not end the loop, and its state is its own.
+    pub(in crate::engine) async fn limited<T>(
+        &self,
+        asked: impl Future<Output = Result<T, String>>,
+    ) -> Result<T, String> {
+        let limit = self.finders.reconciling.find_timeout;
+        tokio::select! {
+            biased;
+            // The panic's own text may hold anything, so it is left to the panic hook.
+            answered = AssertUnwindSafe(asked).catch_unwind() => {
+                answered.unwrap_or_else(|_| Err("the reconciler panicked".to_owned()))
+            }
+            () = sleep(limit) => Err(format!("it took longer than {limit:?}")),
+        }
+    }
+
+    /// Reports work whose owner said that it was done to the reconciler, so that its receipt is checked.
+    pub(in crate::engine) fn check_receipt(self: &Arc<Self>, id: RecordId, fence: Fence, record: &Record) {
+        if record.receipts() == Receipts::None || !matches!(self.plan_of(record), Plan::Find(_)) {
+            return;
+        }
         let Some(reconciler) = self.finders.reconciler.clone() else { return };
-        let Ok(place) = self.finders.checks.clone().try_acquire_owned() else { return };
-        let (inner, completed) =
-            (self.clone(), CompletedOperation { operation: record.operation(id), record });
+        let Ok(waiting) = self.finders.checks_waiting.clone().try_acquire_owned() else { return };
+        // Many may wait, and a reply can be large.
+        let record = Arc::new(record.without_reply());
+        let inner = self.clone();
         tokio::spawn(async move {
-            let checked = AssertUnwindSafe(async { reconciler.completed(&completed).await }).catch_unwind();
+            let checked = inner.check_until_known(&*reconciler, id, (fence, record));
             tokio::select! {
                 biased;
-                // A panic was reported by the panic hook, and the answer is durable already.
-                checked = checked => drop(checked),
-                () = sleep(inner.finders.reconciling.find_timeout) => {}
+                () = checked => {}
+                () = inner.stopped() => {}
             }
-            drop(place);
+            drop(waiting);
         });
+    }
+
+    async fn check_until_known(
+        &self,
+        reconciler: &dyn Reconciler,
+        id: RecordId,
+        (fence, record): (Fence, Arc<Record>),
+    ) {
+        let operation = record.operation(id);
+        let mut pause = CHECK_PAUSE;
+        for _ in 0..CHECK_TRIES {
+            let checked = async {
+                let checked_at = self.store_time().await.map_err(|error| error.to_string())?;
+                let completed = CompletedOperation { operation, fence, record: record.clone(), checked_at };
+                let Ok(_place) = self.finders.checks.acquire().await else { return Ok(()) };
+                self.limited(async { reconciler.completed(&completed).await }).await
+            };
+            match checked.await {
+                Ok(()) => return,
+                Err(error) => tracing::debug!(%operation, error, "a receipt could not be checked yet"),
+            }
+            sleep(pause).await;
+            pause *= 2;
+        }
+        tracing::warn!(
+            %operation,
+            route = record.subject.route,
+            next = "see to the database of the receipts: later completions are checked again",
+            "it was not checked whether a completed operation has its receipt, because its table could not be asked"
+        );
+    }
+}
+
+/// Whether an owner that ends with this outcome must have committed a receipt: it said that the work was done, and 4xx answers need
+/// none.
+pub(in crate::engine) fn claims_receipt(outcome: &Outcome) -> bool {
+    match outcome {
+        Outcome::Completed(reply) => !(400..500).contains(&reply.status),
+        Outcome::Unknown(_) => outcome.is_done(),
+        Outcome::Retryable(_) | Outcome::Voided { .. } => false,
     }
 }
