@@ -22,6 +22,7 @@ use axum::body::{Body, to_bytes};
 use axum::extract::ConnectInfo;
 use http::header::{AUTHORIZATION, HOST};
 use http::{Method, Request, Response, StatusCode};
+use onceward::event::FindTerms;
 use onceward::store::Store;
 use onceward::{
     Claim, Engine, Fingerprint, Identity, Key, MemoryStore, Outcome, Ran, RecordId, Reply, Scope, Timestamp,
@@ -123,6 +124,13 @@ impl Bench {
         let ran = self.run(key, "body", Outcome::lost("the upstream went away")).await;
         assert!(matches!(ran, Ran::Unknown(_)), "{ran:?}");
         id(key)
+    }
+
+    /// Makes an unknown outcome a dead letter.
+    async fn bury(&self, key: &str) {
+        let fence = self.engine.load(id(key)).await.unwrap().unwrap().record.fence;
+        let terms = FindTerms::default().attempts(1);
+        self.engine.inconclusive(id(key), fence, terms, "nobody can tell").await.unwrap();
     }
 
     fn text(&self) -> String {

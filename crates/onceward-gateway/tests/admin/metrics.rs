@@ -1,7 +1,6 @@
 //! What is counted, and under which name.
 
 use onceward::engine::{Observation, Observer as _};
-use onceward::event::FindTerms;
 use onceward_gateway::telemetry::metrics::{Batches, Handled};
 
 use super::*;
@@ -116,10 +115,8 @@ async fn the_unknown_outcomes_in_the_store_are_counted_when_somebody_asks() {
     let bench = Bench::new().await;
     bench.lose("a").await;
     bench.clock.advance(100 * SECOND);
-    let dead = bench.lose("b").await;
-    let fence = bench.engine.load(dead).await.unwrap().unwrap().record.fence;
-    let terms = FindTerms::default().attempts(1);
-    bench.engine.inconclusive(dead, fence, terms, "nobody can tell").await.unwrap();
+    bench.lose("b").await;
+    bench.bury("b").await;
     bench.clock.advance(20 * SECOND);
     let request = request(Method::GET, "/metrics", "127.0.0.1:1").body(Body::empty()).unwrap();
     let answer = to_bytes(bench.send(request).await.into_body(), 1 << 20).await.unwrap();
