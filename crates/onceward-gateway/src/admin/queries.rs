@@ -46,7 +46,7 @@ pub(super) async fn one(
     };
     let found = context.engine.load(id).await?.ok_or(Problem::NotFound { id: operation })?;
     let found = in_window(operation, found)?;
-    let mut shown = record_json::operation(id, found.version, &found.record, bodies);
+    let mut shown = record_json::operation(&context.engine, id, found.version, &found.record, bodies);
     shown["bodies"] = bodies_word.into();
     shown["timeline"] = record_json::timeline(&found.record);
     Ok(response::ok(shown))
@@ -94,7 +94,7 @@ pub(super) async fn list(context: Context, uri: Uri) -> Result<Response, Problem
         .entries
         .iter()
         .map(|entry| match &entry.record {
-            Ok(record) => record_json::operation(entry.id, entry.version, record, Bodies::Hidden),
+            Ok(record) => record_json::operation(engine, entry.id, entry.version, record, Bodies::Hidden),
             Err(why) => record_json::unreadable(entry.id, entry.version, why),
         })
         .collect();
@@ -122,7 +122,7 @@ async fn operation_of_key(
         Scope::from_parts(parts.iter().map(String::as_str)).map_err(|error| invalid(error.to_string()))?;
     let id = engine.id_of(&scope, &key);
     let found = engine.load(id).await?.filter(|found| filter.accepts(&found.record));
-    Ok(found.map(|found| record_json::operation(id, found.version, &found.record, Bodies::Hidden)))
+    Ok(found.map(|found| record_json::operation(engine, id, found.version, &found.record, Bodies::Hidden)))
 }
 
 /// The time that lies `age` before now, by the store's clock.

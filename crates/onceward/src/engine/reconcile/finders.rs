@@ -1,8 +1,9 @@
 //! The loop that asks about what is due, and one find from its question to the applied finding.
 
+use std::collections::HashSet;
 use std::fmt;
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::sync::{Arc, Weak};
+use std::sync::{Arc, Mutex, PoisonError, Weak};
 use std::time::Duration;
 
 use futures_util::FutureExt as _;
@@ -23,6 +24,9 @@ use crate::time::{instant, sleep};
 /// Completions whose receipts are checked at once. A completion beyond is not checked.
 const CHECKS: usize = 4;
 
+/// Routes whose outages are logged. Routes are configured, and few.
+const ROUTES_LOGGED: usize = 1024;
+
 /// Who decides in a verdict of this loop.
 const BY: &str = "reconciliation";
 
@@ -33,12 +37,15 @@ pub(in crate::engine) struct Finders {
     places: Arc<Semaphore>,
     /// For checks of completions, so that they never keep a find waiting.
     checks: Arc<Semaphore>,
+    /// The routes whose last find reached nobody, so that an outage is logged when it begins and when it ends.
+    unasked: Mutex<HashSet<String>>,
 }
 
 impl Finders {
     pub(in crate::engine) fn new(reconciler: Option<Arc<dyn Reconciler>>, reconciling: Reconciling) -> Self {
         let places = Arc::new(Semaphore::new(reconciling.finders.min(Semaphore::MAX_PERMITS)));
-        Self { reconciler, reconciling, places, checks: Arc::new(Semaphore::new(CHECKS)) }
+        let checks = Arc::new(Semaphore::new(CHECKS));
+        Self { reconciler, reconciling, places, checks, unasked: Mutex::default() }
     }
 
     /// How the operations of a route are found out. Where the reconciler panics, nothing finds them out.
@@ -54,6 +61,19 @@ impl Finders {
             );
             Plan::Leave
         })
+    }
+
+    /// Logs when the finds of a route begin to reach nobody, and when they reach somebody again.
+    fn log_reach(&self, route: &str, found: &Result<Finding, String>) {
+        // A panic while the lock is held loses a log line at worst.
+        let mut unasked = self.unasked.lock().unwrap_or_else(PoisonError::into_inner);
+        match found {
+            Err(why) if unasked.len() < ROUTES_LOGGED && unasked.insert(route.to_owned()) => {
+                log::cannot_be_asked(route, why);
+            }
+            Ok(_) if unasked.remove(route) => log::can_be_asked(route),
+            Ok(_) | Err(_) => {}
+        }
     }
 
     pub(in crate::engine) fn reconciler(&self) -> Option<&Arc<dyn Reconciler>> {
@@ -304,6 +324,7 @@ impl Inner {
             found = asked => found.unwrap_or_else(|_| Err("the reconciler panicked".to_owned())),
             () = sleep(limit) => Err(format!("the find took longer than {limit:?}")),
         };
+        self.finders.log_reach(&unknown.record.subject.route, &found);
         match found {
             Ok(Finding::Completed(reply)) => Ok(match self.check_size(&reply) {
                 Ok(()) => Finding::Completed(reply),
