@@ -73,7 +73,10 @@ use crate::id::NamespaceHash;
 use crate::outcome::{Outcome, Reply};
 use crate::store::{Store, StoreError};
 use crate::time::{Clock, instant};
-use crate::{Identity, Key, RecordId, Scope, Timestamp, record::RecordFormat};
+use crate::{
+    Identity, Key, RecordId, Scope, Timestamp,
+    record::{Record, RecordFormat},
+};
 
 /// Makes work happen once. Cheap to clone; all clones are one engine.
 ///
@@ -484,6 +487,11 @@ impl Engine {
     #[cfg(feature = "http")]
     pub(crate) fn enter(&self, id: RecordId) -> Option<PassThroughEntry> {
         self.inner.pass_through.enter(id)
+    }
+
+    /// How an operation is found out while its outcome is unknown.
+    pub fn plan(&self, record: &Record) -> reconcile::Plan {
+        self.inner.plan_of(record)
     }
 
     /// Whether the reconciler asks about unknown operations of this route.

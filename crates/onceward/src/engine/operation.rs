@@ -145,6 +145,12 @@ impl Operation {
         self.log(|about| log::not_executed(about, cause));
     }
 
+    /// Logs what a find at the end of the execution brought.
+    #[cfg(feature = "http")]
+    pub(crate) fn log_found_at_end(&self, cause: &str, found: FindResult) {
+        self.log(|about| log::found_at_end(about, cause, found));
+    }
+
     /// Logs a line about this operation, unless it is a shadow.
     pub(super) fn log(&self, line: impl FnOnce(log::About<'_>)) {
         self.read(|record| {

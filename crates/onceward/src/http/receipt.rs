@@ -10,6 +10,7 @@ use super::execute::{Ended, FirstAnswer, Says};
 use super::header::OUTCOME;
 use super::problem::Problem;
 use super::reply;
+use crate::engine::FindResult;
 use crate::outcome::Unsure;
 use crate::reconcile::Finding;
 use crate::record::{Cause, Receipts};
@@ -29,7 +30,8 @@ impl<C> Exchange<C> {
             return (outcome, first);
         }
         match (operation.find().await, outcome) {
-            (Ok(Finding::Completed(reply)), _) => {
+            (Ok(Finding::Completed(reply)), ended) => {
+                operation.log_found_at_end(&words(&ended), FindResult::Completed);
                 let first = reply::restore(&self.keyed.policy, &reply);
                 (Outcome::Completed(reply), Ok(Box::new(first)))
             }
@@ -55,6 +57,10 @@ impl<C> Exchange<C> {
                 (Outcome::Voided { void, why }, released(first))
             }
             (Ok(Finding::Voided(void)), ended) => {
+                // An answer of the service's own, such as a 500, is passed on, and tells by itself what happened.
+                if let Outcome::Unknown(unsure) = &ended {
+                    operation.log_found_at_end(&unsure.why, FindResult::Voided);
+                }
                 let why = format!("{}, and committed nothing", words(&ended));
                 (Outcome::Voided { void, why }, released(first))
             }

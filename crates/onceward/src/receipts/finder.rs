@@ -102,14 +102,13 @@ impl ReceiptFinder {
     }
 
     /// Reads the state of every route again, which other gateways and operators may have changed.
+    /// A table that cannot be read does not keep the others from being read.
     pub async fn refresh(&self) -> Result<(), TableError> {
+        let mut read = Ok(());
         for route in self.routes.values() {
-            let table = &*route.table.table;
-            route.control.suspended_by(table).await?;
-            // Any fence will do: only whether there is a first row matters here.
-            route.control.may_release(table, Fence::from_number(0)).await?;
+            read = read.and(route.refresh().await);
         }
-        Ok(())
+        read
     }
 
     /// Lets voids release again, after the handler that left out its row was corrected. Only operations that are opened after
@@ -134,6 +133,14 @@ impl ReceiptFinder {
 }
 
 impl Route {
+    async fn refresh(&self) -> Result<(), TableError> {
+        let table = &*self.table.table;
+        self.control.suspended_by(table).await?;
+        // Any fence will do: only whether there is a first row matters here.
+        self.control.may_release(table, Fence::from_number(0)).await?;
+        Ok(())
+    }
+
     async fn find(
         &self,
         table: &dyn ReceiptTable,

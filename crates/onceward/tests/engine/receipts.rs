@@ -16,6 +16,7 @@ use onceward::{
 use onceward_testkit::VirtualClock;
 use onceward_testkit::receipts::{Answer, Handler as _, MemoryHandler, MemoryReceipts, Step};
 
+use super::log::Log;
 use super::{SECOND, builder, claim_of, clock, identity_of_tests};
 
 const ROUTE: &str = "orders";
@@ -596,4 +597,58 @@ async fn an_owner_that_proves_itself_while_the_voids_are_suspended_keeps_its_pha
     };
     assert!(matches!(shop.engine.run(Shop::claim("k"), work).await.unwrap(), Ran::Retryable(_)));
     assert_eq!(shop.record("k").await.recovery_point.unwrap().name(), "packed");
+
+#[tokio::test(start_paused = true)]
+async fn the_log_tells_each_step_of_an_outcome_that_is_found_out_and_what_comes_next() {
+    let shop = Shop::open().await;
+    shop.first_order().await;
+    let log = Log::listen();
+    assert!(matches!(shop.order("released", Ends::BeforeCommit).await, Ran::Unknown(_)));
+    sleep(SECOND).await;
+    assert!(matches!(shop.order("completed", Ends::AfterCommit).await, Ran::Unknown(_)));
+    sleep(SECOND).await;
+    let lines = log.lines();
+    let [lost, released, _, completed] = &lines[..] else { panic!("{lines:#?}") };
+    assert_eq!(lost["cause"], "the handler died before its commit");
+    let next = lost["next"].as_str().unwrap();
+    assert!(next.starts_with("nothing: it is asked about within"), "{next}");
+    for (line, state, reason, next) in [
+        (
+            released,
+            "failed_retryable",
+            "its execution had committed nothing, and cannot commit any more",
+            "nothing: the next retry executes",
+        ),
+        (
+            completed,
+            "completed",
+            "it had happened, and the find brought its answer",
+            "nothing: every retry gets the answer",
+        ),
+    ] {
+        assert_eq!(line["message"], "an unknown outcome is known now: retries are no longer refused");
+        assert_eq!((&line["state"], &line["by"]), (&state.into(), &"reconciliation".into()), "{line}");
+        assert_eq!((&line["reason"], &line["next"]), (&reason.into(), &next.into()), "{line}");
+    }
+    assert_eq!(lost["operation"], released["operation"]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_database_that_cannot_be_asked_is_logged_once_until_it_can_be() {
+    let shop = Shop::open().await;
+    shop.first_order().await;
+    let log = Log::listen();
+    shop.table.set_outage(Some("the disk is full"));
+    for key in ["a", "b"] {
+        assert!(matches!(shop.order(key, Ends::BeforeCommit).await, Ran::Unknown(_)));
+        sleep(SECOND * 10).await;
+    }
+    shop.table.set_outage(None);
+    sleep(SECOND * 60).await;
+    let about = |line: &serde_json::Value| line["message"].as_str().unwrap().contains("of a route can");
+    let lines: Vec<_> = log.lines().into_iter().filter(about).collect();
+    let [begin, end] = &lines[..] else { panic!("{lines:#?}") };
+    assert_eq!((&begin["level"], &begin["route"]), (&"ERROR".into(), &ROUTE.into()));
+    assert!(begin["cause"].as_str().unwrap().contains("the disk is full"), "{begin}");
+    assert_eq!(end["message"], "unknown outcomes of a route can be found out again");
 }

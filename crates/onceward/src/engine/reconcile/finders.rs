@@ -1,8 +1,9 @@
 //! The loop that asks about what is due, and one find from its question to the applied finding.
 
+use std::collections::HashSet;
 use std::fmt;
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::sync::{Arc, Weak};
+use std::sync::{Arc, Mutex, PoisonError, Weak};
 use std::time::Duration;
 
 use futures_util::FutureExt as _;
@@ -28,6 +29,9 @@ const CHECKS_WAITING: usize = 256;
 const CHECK_TRIES: u32 = 6;
 const CHECK_PAUSE: Duration = Duration::from_secs(1);
 
+/// Routes whose outages are logged. Routes are configured, and few.
+const ROUTES_LOGGED: usize = 1024;
+
 /// Who decides in a verdict of this loop.
 const BY: &str = "reconciliation";
 
@@ -39,13 +43,15 @@ pub(in crate::engine) struct Finders {
     /// For checks of completions, so that they never keep a find waiting.
     checks: Arc<Semaphore>,
     checks_waiting: Arc<Semaphore>,
+    /// The routes whose last find reached nobody, so that an outage is logged when it begins and when it ends.
+    unasked: Mutex<HashSet<String>>,
 }
 
 impl Finders {
     pub(in crate::engine) fn new(reconciler: Option<Arc<dyn Reconciler>>, reconciling: Reconciling) -> Self {
         let places = Arc::new(Semaphore::new(reconciling.finders.min(Semaphore::MAX_PERMITS)));
         let [checks, checks_waiting] = [CHECKS, CHECKS_WAITING].map(|count| Arc::new(Semaphore::new(count)));
-        Self { reconciler, reconciling, places, checks, checks_waiting }
+        Self { reconciler, reconciling, places, checks, checks_waiting, unasked: Mutex::default() }
     }
 
     /// How the operations of a route are found out. Where the reconciler panics, nothing finds them out.
@@ -61,6 +67,19 @@ impl Finders {
             );
             Plan::Leave
         })
+    }
+
+    /// Logs when the finds of a route begin to reach nobody, and when they reach somebody again.
+    fn log_reach(&self, route: &str, found: &Result<Finding, String>) {
+        // A panic while the lock is held loses a log line at worst.
+        let mut unasked = self.unasked.lock().unwrap_or_else(PoisonError::into_inner);
+        match found {
+            Err(why) if unasked.len() < ROUTES_LOGGED && unasked.insert(route.to_owned()) => {
+                log::cannot_be_asked(route, why);
+            }
+            Ok(_) if unasked.remove(route) => log::can_be_asked(route),
+            Ok(_) | Err(_) => {}
+        }
     }
 
     pub(in crate::engine) fn reconciler(&self) -> Option<&Arc<dyn Reconciler>> {
@@ -310,7 +329,9 @@ impl Inner {
             self.store_time().await.map_err(|error| format!("the store's time is not known: {error}"))?;
         let unknown =
             UnknownOperation { operation: record.operation(id), fence: record.fence, record, asked_at };
-        match self.limited(async { reconciler.find(&unknown).await }).await {
+        let found = self.limited(async { reconciler.find(&unknown).await }).await;
+        self.finders.log_reach(&unknown.record.subject.route, &found);
+        match found {
             Ok(Finding::Completed(reply)) => Ok(match self.check_size(&reply) {
                 Ok(()) => Finding::Completed(reply),
                 Err(error) => {
