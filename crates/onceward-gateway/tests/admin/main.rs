@@ -59,7 +59,11 @@ fn clock() -> Arc<VirtualClock> {
 /// A finder whose state is shown. The engine does not ask it.
 fn receipts() -> Arc<ReceiptFinder> {
     let table = Arc::new(MemoryReceipts::with_clock(clock()));
-    Arc::new(ReceiptFinder::new(&Reconciling::default()).route(ROUTE, table, FindTerms::default()))
+    Arc::new(ReceiptFinder::new(Identity::in_namespace("tests"), &Reconciling::default()).route(
+        ROUTE,
+        table,
+        FindTerms::default(),
+    ))
 }
 
 fn tokens() -> Tokens {

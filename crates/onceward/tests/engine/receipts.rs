@@ -597,6 +597,7 @@ async fn an_owner_that_proves_itself_while_the_voids_are_suspended_keeps_its_pha
     };
     assert!(matches!(shop.engine.run(Shop::claim("k"), work).await.unwrap(), Ran::Retryable(_)));
     assert_eq!(shop.record("k").await.recovery_point.unwrap().name(), "packed");
+}
 
 #[tokio::test(start_paused = true)]
 async fn the_log_tells_each_step_of_an_outcome_that_is_found_out_and_what_comes_next() {
