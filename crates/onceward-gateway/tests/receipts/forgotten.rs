@@ -6,7 +6,7 @@ use crate::harness::Response;
 use crate::shop::Shop;
 use crate::world::{PATIENT, ROUTE, Setup, World, is_of_receipt, operation_of, order_of};
 
-const FORGOTTEN: &str = "a request was answered 2xx without a receipt";
+const FORGOTTEN: &str = "a request was answered as done without a receipt";
 
 /// Finds that decide nothing end soon.
 const IMPATIENT: &str = r#"

@@ -103,7 +103,7 @@ impl Control {
         })
     }
 
-    /// A handler answered 2xx without a row: from now on no void releases anything. Returns whether that is new.
+    /// A handler answered that the work was done, and wrote no row: from now on no void releases anything. Returns whether that is new.
     pub(super) async fn suspend(
         &self,
         table: &dyn ReceiptTable,

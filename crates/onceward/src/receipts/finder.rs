@@ -60,7 +60,7 @@ pub struct RouteStatus {
     pub route: String,
     /// A handler was seen to write a row. Before that, no void releases anything.
     pub controlled: bool,
-    /// A handler answered 2xx without a row. Until [`ReceiptFinder::resume_voids`], no void is made.
+    /// A handler answered that the work was done, and wrote no row. Until [`ReceiptFinder::resume_voids`], no void is made.
     pub suspended: bool,
 }
 
@@ -170,7 +170,7 @@ impl Route {
             return Ok(Finding::Ambiguous(why.to_owned()));
         }
         let suspended = suspended_by.map(|by| {
-            format!("the voids of its route are suspended, because {by} was answered 2xx without a receipt")
+            format!("the voids of its route are suspended, because {by} was answered as done without a receipt")
         });
         let Some(row) = row.filter(|_| voids) else {
             return Ok(Finding::Inconclusive(suspended.unwrap_or_default()));
