@@ -7,6 +7,8 @@ use onceward::{OnLapse, Terms};
 
 use crate::Random;
 
+use super::receipts::{ReceiptChances, ReceiptPlan};
+
 /// How long an engine believes a cached record.
 pub const CACHE_REVALIDATE: Duration = Duration::from_secs(1);
 
@@ -30,6 +32,8 @@ pub struct Plan {
     pub expiry: Expiry,
     pub chances: Chances,
     pub visibility: Visibility,
+    /// In which histories handlers write receipt rows, and how.
+    pub receipts: Option<ReceiptPlan>,
 }
 
 /// What a statement sees of those that run at the same time.
@@ -44,6 +48,7 @@ pub enum Visibility {
 /// Chances in a thousand.
 #[derive(Debug, Clone)]
 pub struct Chances {
+    pub receipts: ReceiptChances,
     pub store_before: u64,
     pub store_after: u64,
     pub store_instead: u64,
@@ -95,7 +100,13 @@ impl Plan {
             expiry: if random.permille(250) { Expiry::Soft } else { Expiry::Delete },
             chances: Chances::draw(random),
             visibility: if random.permille(500) { Visibility::Latest } else { Visibility::Snapshot },
+            receipts: random.permille(400).then(|| ReceiptPlan::draw(random)),
         }
+    }
+
+    /// Whether the work of a target's route commits receipt rows.
+    pub fn receipts_of(&self, target: u64) -> Option<&ReceiptPlan> {
+        self.receipts.as_ref().filter(|receipts| target == 0 || receipts.on_every_route)
     }
 
     /// How an operation of this history is treated.
@@ -116,6 +127,7 @@ impl Chances {
         let present = if random.permille(250) { 150 } else { 500 };
         let mut maybe = |most: u64| if random.permille(present) { random.between(1, most) } else { 0 };
         Self {
+            receipts: ReceiptChances::draw(&mut maybe),
             store_before: maybe(150),
             store_after: maybe(150),
             store_instead: maybe(150),
@@ -166,7 +178,9 @@ impl Chances {
 
     /// Switches every fault off.
     pub fn quiet(&mut self) {
+        self.receipts.quiet();
         *self = Self {
+            receipts: self.receipts.clone(),
             store_before: 0,
             store_after: 0,
             store_instead: 0,
