@@ -241,11 +241,9 @@ impl Mutant {
                 let unvoided = record.map(|record| Record { voided: None, ..record.clone() });
                 with_void(machine::step(unvoided.as_ref(), at, event), record)
             }
-            (
-                Self::AnotherWindowsFindingBelieved,
-                Event::Found { fence, finding, terms, by },
-                Some(State::InProgress { .. } | State::Unknown { .. }),
-            ) if record.is_some_and(|record| *fence < record.opened) => {
+            (Self::AnotherWindowsFindingBelieved, Event::Found { fence, finding, terms, by }, Some(_))
+                if record.is_some_and(|record| *fence < record.opened) =>
+            {
                 let (finding, terms) = (finding.clone(), *terms);
                 let fence = record.map_or(*fence, |record| record.fence);
                 machine::step(record, at, &Event::Found { fence, finding, terms, by })

@@ -84,6 +84,9 @@ impl Plan {
     /// The plan that a seed stands for.
     pub fn draw(random: &mut Random) -> Self {
         let lease = random.millis(800, 4000);
+        let receipts = random.permille(400).then(|| ReceiptPlan::draw(random));
+        // Short windows, so that a find that takes long may end in another one.
+        let short = receipts.is_some() && random.permille(500);
         Self {
             engines: random.between(1, 3) as usize,
             scopes: random.between(1, 2),
@@ -92,7 +95,7 @@ impl Plan {
             requests: random.between(3, 8),
             busy: random.millis(8_000, 25_000),
             lease,
-            retention: random.millis(1000, 12_000),
+            retention: random.millis(1000, if short { 1500 } else { 12_000 }),
             grace: random.millis(0, 1500),
             timeout: random.millis(500, 6000),
             attach: if random.permille(500) { Duration::ZERO } else { random.millis(100, 3000) },
@@ -100,7 +103,7 @@ impl Plan {
             expiry: if random.permille(250) { Expiry::Soft } else { Expiry::Delete },
             chances: Chances::draw(random),
             visibility: if random.permille(500) { Visibility::Latest } else { Visibility::Snapshot },
-            receipts: random.permille(400).then(|| ReceiptPlan::draw(random)),
+            receipts,
         }
     }
 

@@ -283,6 +283,11 @@ impl World {
             Some(execution) if execution.id() == id && execution.asked_for == asked_for => {
                 self.answered_by(now, number, &execution);
             }
+            None if number < self.next_number => self.violate(
+                now,
+                Rule::AnswersCommitted,
+                format!("the answer {number} of {id} was never committed"),
+            ),
             other => self.violate(
                 now,
                 Rule::OwnAnswer,

@@ -27,7 +27,7 @@ impl ReceiptPlan {
     pub fn draw(random: &mut Random) -> Self {
         Self {
             on_every_route: random.permille(500),
-            day: if random.permille(300) { random.millis(9_000, 12_000) } else { KEEP },
+            day: if random.permille(300) { random.millis(4000, 9000) } else { KEEP },
             corrected_after: random.millis(0, 15_000),
             resume_after: random.millis(0, 3000),
             terms: FindTerms::default()
@@ -36,13 +36,8 @@ impl ReceiptPlan {
                 .max_backoff(random.millis(1000, 4000)),
             every: random.millis(200, 1500),
             finders: random.between(1, 4) as usize,
-            find_timeout: random.millis(1000, 6000),
+            find_timeout: random.millis(1500, 15_000),
         }
-    }
-
-    /// Whether rows become old enough to be deleted.
-    pub fn deletes_rows(&self) -> bool {
-        self.day < KEEP
     }
 
     pub fn reconciling(&self) -> Reconciling {
@@ -91,7 +86,7 @@ impl ReceiptChances {
             table_before: maybe(200),
             table_after: maybe(200),
             table_lands_late: maybe(150),
-            table_slow: maybe(200),
+            table_slow: maybe(300),
             breaks: maybe(400),
             dies: maybe(250),
             unsure: maybe(200),
@@ -104,8 +99,8 @@ impl ReceiptChances {
             phases: maybe(600),
             calls: maybe(1) * maybe(300),
             away: maybe(200),
-            resume_voids: 300,
-            delete_rows: 500,
+            resume_voids: 200,
+            delete_rows: 700,
         }
     }
 

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use onceward::plumbing::time::sleep;
 use onceward::receipts::{AgedRow, Note, ReceiptRow, ReceiptTable, TableError, TableFuture};
-use onceward::{Fence, OperationId, Timestamp};
+use onceward::{Fence, OperationId, Reply, Timestamp};
 
 use super::UserDatabase;
 use crate::sim::mutant::Mutant;
@@ -51,7 +51,7 @@ impl TableConnection {
         let chances = world.chances.receipts.clone();
         let random = &mut world.random;
         let slow =
-            if random.permille(chances.table_slow) { random.millis(200, 4000) } else { Duration::ZERO };
+            if random.permille(chances.table_slow) { random.millis(200, 12_000) } else { Duration::ZERO };
         let (there, mut back) = (random.millis(0, 12), random.millis(0, 12));
         let fault = if random.permille(chances.table_before) {
             Fault::Before
@@ -116,6 +116,9 @@ impl TableConnection {
                 let row = table.void(operation, own).await;
                 row.map(|row| ReceiptRow { fence: row.fence.max(fence), ..row })
             }
+            Mutant::UncommittedRowShown if self.written(operation).is_some() => {
+                Ok(ReceiptRow { fence, point: None, entered: None, reply: None })
+            }
             _ => table.void(operation, fence).await,
         };
         if let Err(TableError::Held { .. }) = &voided {
@@ -127,15 +130,17 @@ impl TableConnection {
         Ok(self.shown(operation, row))
     }
 
+    /// The answer that an open transaction has written.
+    fn written(&self, operation: OperationId) -> Option<Reply> {
+        let number = self.world.lock().receipts.written_in_open_transaction(operation)?;
+        Some(Reply::new(number.to_string()))
+    }
+
     /// The row as a table with a bug shows it.
     fn shown(&self, operation: OperationId, mut row: ReceiptRow) -> ReceiptRow {
         match self.mutant {
             Mutant::EnteredNotReported => row.entered = None,
-            Mutant::UncommittedRowShown => {
-                let open = self.world.lock().receipts.written_in_open_transaction(operation);
-                row.reply =
-                    row.reply.or_else(|| open.map(|number| Ok(onceward::Reply::new(number.to_string()))));
-            }
+            Mutant::UncommittedRowShown => row.reply = row.reply.or_else(|| self.written(operation).map(Ok)),
             _ => {}
         }
         row

@@ -175,7 +175,7 @@ impl Delivery {
 
     async fn pause(&self) {
         let most = if self.chance(|chances| chances.stalls) {
-            9000
+            15_000
         } else {
             self.cast.plan.work_max.as_millis() as u64 / 2
         };

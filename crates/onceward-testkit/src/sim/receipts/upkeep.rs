@@ -26,7 +26,7 @@ impl Cast {
     pub async fn keep_receipts(self) {
         let until = instant() + self.plan.busy;
         while instant() < until {
-            let pause = self.draw(|world| world.random.millis(300, 3000));
+            let pause = self.draw(|world| world.random.millis(200, 1500));
             sleep(pause).await;
             let Some(node) = self.node() else { continue };
             // A process that is killed meanwhile never answers.
@@ -39,10 +39,10 @@ impl Cast {
     }
 
     async fn see_to_receipts(&self, node: &Node) {
-        let (Some(finder), Some(receipts)) = (&node.finder, &self.plan.receipts) else { return };
+        let Some(finder) = &node.finder else { return };
         let chances = self.world.lock().chances.receipts.clone();
         // What could not be done is done the next time.
-        if receipts.deletes_rows() && self.draw(|world| world.random.permille(chances.delete_rows)) {
+        if self.draw(|world| world.random.permille(chances.delete_rows)) {
             drop(finder.delete_old_rows(&node.engine).await);
         }
         let suspended = self.world.lock().receipts.suspended_routes();
