@@ -3,12 +3,15 @@
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use super::table::{Note, ReceiptTable, TableError};
-use crate::{Fence, OperationId};
+use crate::{Fence, OperationId, Timestamp};
 
 /// The beginning of the note about the first row that a handler of a route wrote.
 const FIRST_ROW: &str = "onceward:first-row:";
 /// The beginning of the note about a completion without a receipt.
 const SUSPENDED: &str = "onceward:suspended:";
+
+/// The beginning of the note about the time when a route's voids were resumed.
+const RESUMED: &str = "onceward:resumed:";
 
 /// At first each completion of a route is checked: a handler that forgets its receipts should be noticed by its first requests.
 const CHECKED_AT_FIRST: u64 = 1000;
@@ -19,6 +22,7 @@ const LATER_ONE_OF: u64 = 10;
 pub(super) struct Control {
     first_row_note: String,
     suspended_note: String,
+    resumed_note: String,
     has_first_row: AtomicBool,
     suspended: AtomicBool,
     completions: AtomicU64,
@@ -30,7 +34,8 @@ pub(super) enum Release {
     Allowed,
     /// No handler of the route was ever seen to write a row.
     NoRowYet,
-    /// The operation was opened before the first row was seen, so its handler may have been one that writes none.
+    /// The operation was opened before the first row was seen, or before the voids were resumed, so its handler may have been one
+    /// that writes none.
     OpenedBefore,
 }
 
@@ -39,6 +44,7 @@ impl Control {
         Self {
             first_row_note: format!("{FIRST_ROW}{route}"),
             suspended_note: format!("{SUSPENDED}{route}"),
+            resumed_note: format!("{RESUMED}{route}"),
             has_first_row: AtomicBool::new(false),
             suspended: AtomicBool::new(false),
             completions: AtomicU64::new(0),
@@ -61,7 +67,7 @@ impl Control {
 
     /// A handler wrote the row of the operation that this fence opened.
     pub(super) async fn saw_row(&self, table: &dyn ReceiptTable, opened: Fence) -> Result<(), TableError> {
-        if !self.has_first_row() {
+        if !self.has_first_row() && !self.was_resumed_since(table, opened).await? {
             let note = Note { number: opened.as_number(), text: String::new() };
             table.note(&self.first_row_note, &note).await?;
             self.has_first_row.store(true, Ordering::Relaxed);
@@ -80,8 +86,16 @@ impl Control {
         Ok(match first_row {
             None => Release::NoRowYet,
             Some(first) if opened.as_number() <= first.number => Release::OpenedBefore,
+            // A find that was under way when the voids were resumed may have noted an older row.
+            Some(_) if self.was_resumed_since(table, opened).await? => Release::OpenedBefore,
             Some(_) => Release::Allowed,
         })
+    }
+
+    /// Whether the operation that this fence opened may be the work of a handler that was corrected since.
+    async fn was_resumed_since(&self, table: &dyn ReceiptTable, opened: Fence) -> Result<bool, TableError> {
+        let resumed = table.noted(&self.resumed_note).await?;
+        Ok(resumed.is_some_and(|resumed| opened.as_number() <= resumed.number))
     }
 
     /// A handler answered 2xx without a row: from now on no void releases anything. Returns whether that is new.
@@ -104,8 +118,16 @@ impl Control {
         Ok(note.map(|note| note.text))
     }
 
-    /// Forgets what is known: the handler was corrected. Operations that were opened before stay unproven.
-    pub(super) async fn restart(&self, table: &dyn ReceiptTable) -> Result<(), TableError> {
+    /// Forgets what is known: the handler was corrected at this time. Operations that were opened before stay unproven, and their
+    /// rows say nothing about the corrected handler.
+    pub(super) async fn restart(
+        &self,
+        table: &dyn ReceiptTable,
+        corrected_at: Timestamp,
+    ) -> Result<(), TableError> {
+        let note = Note { number: corrected_at.as_micros(), text: String::new() };
+        table.erase(&self.resumed_note).await?;
+        table.note(&self.resumed_note, &note).await?;
         table.erase(&self.first_row_note).await?;
         self.has_first_row.store(false, Ordering::Relaxed);
         table.erase(&self.suspended_note).await?;

@@ -14,7 +14,7 @@ use crate::engine::reconcile::{
 };
 use crate::outcome::{RecoveryPoint, Void};
 use crate::record::Receipts;
-use crate::{Fence, OperationId};
+use crate::{Fence, OperationId, Timestamp};
 
 /// A [`Reconciler`] that raises the fence in the receipt row and decides by what the row holds then.
 ///
@@ -109,10 +109,11 @@ impl ReceiptFinder {
     }
 
     /// Lets voids release again, after the handler that left out its row was corrected. Only operations that are opened after
-    /// the next row are released: earlier ones may be the former handler's. `None` where the route has no receipts.
-    pub async fn resume_voids(&self, route: &str) -> Option<Result<(), TableError>> {
+    /// this time, and after the next row of such an operation, are released: earlier ones may be the former handler's. `None`
+    /// where the route has no receipts.
+    pub async fn resume_voids(&self, route: &str, corrected_at: Timestamp) -> Option<Result<(), TableError>> {
         let route = self.routes.get(route)?;
-        Some(route.control.restart(&*route.table.table).await)
+        Some(route.control.restart(&*route.table.table, corrected_at).await)
     }
 
     async fn find(&self, unknown: &UnknownOperation) -> Result<Finding, String> {

@@ -8,7 +8,7 @@ use onceward::receipts::{ReceiptFinder, ReceiptTable as _};
 use onceward::reconcile::{FindTerms, Reconciling};
 use onceward::record::{Letter, Receipts, State};
 use onceward::{Claim, Engine, Fence, MemoryStore, OpenError, Operation, Outcome, Ran, Refusal, Reply};
-use onceward::{engine::Resolve, plumbing::time::sleep};
+use onceward::{engine::Resolve, plumbing::time::sleep, store::Clock as _};
 use onceward_testkit::VirtualClock;
 use onceward_testkit::receipts::{Answer, Handler as _, MemoryHandler, MemoryReceipts, Step};
 
@@ -79,6 +79,11 @@ impl Shop {
         // The check of its receipt runs in a task.
         sleep(SECOND).await;
         assert!(self.finder.statuses()[0].controlled);
+    }
+
+    /// An operator says that the handler is corrected now.
+    async fn resume_voids(&self) {
+        self.finder.resume_voids(ROUTE, self.clock.now()).await.unwrap().unwrap();
     }
 
     async fn state(&self, key: &str) -> State {
@@ -255,15 +260,34 @@ async fn resumed_voids_release_only_what_is_begun_after_the_next_row() {
     shop.order("forgotten", Ends::WithoutRow).await;
     sleep(SECOND).await;
     shop.order("old", Ends::BeforeCommit).await;
-    shop.finder.resume_voids(ROUTE).await.unwrap().unwrap();
+    shop.resume_voids().await;
     assert!(!shop.finder.statuses()[0].suspended && !shop.finder.statuses()[0].controlled);
+    sleep(SECOND).await;
     shop.order("second", Ends::Whole).await;
     sleep(SECOND * 20).await;
     assert!(is_unknown(&shop.order("old", Ends::Whole).await, Letter::Dead));
     shop.order("new", Ends::BeforeCommit).await;
     sleep(SECOND).await;
     assert!(matches!(shop.order("new", Ends::Whole).await, Ran::Executed { .. }));
-    assert!(shop.finder.resume_voids("no such route").await.is_none());
+    assert!(shop.finder.resume_voids("no such route", shop.clock.now()).await.is_none());
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_row_from_before_the_voids_were_resumed_is_not_the_next_one() {
+    let shop = Shop::open().await;
+    shop.first_order().await;
+    shop.order("forgotten", Ends::WithoutRow).await;
+    sleep(SECOND).await;
+    shop.table.set_outage(Some("it is away"));
+    shop.order("kept", Ends::AfterCommit).await;
+    sleep(SECOND).await;
+    // This handler may have committed its effects without a row.
+    shop.order("lost", Ends::BeforeCommit).await;
+    shop.table.set_outage(None);
+    shop.resume_voids().await;
+    sleep(SECOND * 20).await;
+    assert!(matches!(shop.order("kept", Ends::Whole).await, Ran::Replayed { .. }));
+    assert!(is_unknown(&shop.order("lost", Ends::Whole).await, Letter::Dead));
 }
 
 #[tokio::test(start_paused = true)]

@@ -48,7 +48,7 @@ impl Cast {
         let suspended = self.world.lock().receipts.suspended_routes();
         for route in suspended {
             if !self.handlers_forget() && self.draw(|world| world.random.permille(chances.resume_voids)) {
-                drop(finder.resume_voids(&route).await);
+                drop(finder.resume_voids(&route, self.database.true_now()).await);
             }
         }
     }
