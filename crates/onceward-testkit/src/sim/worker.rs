@@ -107,6 +107,13 @@ impl Worker {
             point: operation.recovery_point().map(|point| point.name().to_owned()),
             asked_for: self.asked_for,
         };
+        if self.cast.draw(|world| {
+            let chance = world.chances.receipts.duplicates;
+            world.random.permille(chance)
+        }) {
+            // Nobody waits for the second answer.
+            tokio::spawn(delivery.clone().serve());
+        }
         let (answer, answered) = oneshot::channel();
         tokio::spawn(async move {
             if let Some(given) = delivery.serve().await {

@@ -57,6 +57,8 @@ pub struct ReceiptChances {
     pub table_slow: u64,
     /// The connection to the handler breaks, and the handler works on.
     pub breaks: u64,
+    /// The request is delivered twice.
+    pub duplicates: u64,
     /// The handler dies: before, between, or right after its commits.
     pub dies: u64,
     /// The handler does not learn that its commit was carried out.
@@ -82,20 +84,23 @@ pub struct ReceiptChances {
 
 impl ReceiptChances {
     pub fn draw(maybe: &mut impl FnMut(u64) -> u64) -> Self {
+        // One row that is left out suspends every void of its route, and hides the other faults.
+        let forgets = maybe(1) * maybe(300);
         Self {
             table_before: maybe(200),
             table_after: maybe(200),
             table_lands_late: maybe(150),
             table_slow: maybe(300),
             breaks: maybe(400),
+            // Without voids nothing keeps the second delivery from committing what the first one refused.
+            duplicates: if forgets == 0 { maybe(200) } else { 0 },
             dies: maybe(250),
             unsure: maybe(200),
             rolls_back: maybe(150),
             stalls: maybe(300),
             holds: maybe(200),
             answers_only: maybe(300),
-            // One row that is left out suspends every void of its route, and hides the other faults.
-            forgets: maybe(1) * maybe(300),
+            forgets,
             phases: maybe(600),
             calls: maybe(1) * maybe(300),
             away: maybe(200),

@@ -18,6 +18,7 @@ const BEGUN: &str = "begun";
 const CALL: &str = "call";
 
 /// One request as the handler gets it.
+#[derive(Clone)]
 pub struct Delivery {
     pub cast: Cast,
     pub operation: OperationId,
