@@ -2,14 +2,15 @@
 
 use std::collections::BTreeMap;
 use std::fmt;
+use std::pin::pin;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use onceward::plumbing::time::sleep;
-use onceward::receipts::{AgedRow, Note, ReceiptRow, ReceiptTable, TableError, TableFuture};
+use onceward::receipts::{AgedRow, KEEP, Note, ReceiptRow, ReceiptTable, TableError, TableFuture};
 use onceward::store::{Clock, SystemClock};
 use onceward::{Fence, OperationId};
-use tokio::sync::watch;
+use tokio::sync::Notify;
 
 use super::memory_handler::MemoryHandler;
 
@@ -40,10 +41,12 @@ pub struct MemoryReceipts {
 
 pub(super) struct Shared {
     pub(super) clock: Arc<dyn Clock>,
+    /// How young a fence must be to make a row.
+    pub(super) keep: Duration,
     lock_wait: Duration,
     tables: Mutex<Tables>,
-    /// Counts what may let a waiting transaction go on.
-    released: watch::Sender<u64>,
+    /// Wakes those who wait for a row, in the order in which they came, so that a simulated history repeats itself.
+    pub(super) released: Notify,
 }
 
 /// What is committed, and who holds what.
@@ -83,8 +86,13 @@ impl MemoryReceipts {
 
     /// An empty table with the database's clock.
     pub fn with_clock(clock: Arc<dyn Clock>) -> Self {
-        let (released, _) = watch::channel(0);
-        let shared = Shared { clock, lock_wait: LOCK_WAIT, tables: Mutex::default(), released };
+        Self::with_clock_and_keep(clock, KEEP)
+    }
+
+    /// The same, where the day for which a fence may make a row lasts this long. Ages are shortened to match.
+    pub fn with_clock_and_keep(clock: Arc<dyn Clock>, keep: Duration) -> Self {
+        let released = Notify::new();
+        let shared = Shared { clock, keep, lock_wait: LOCK_WAIT, tables: Mutex::default(), released };
         Self { shared: Arc::new(shared) }
     }
 
@@ -162,13 +170,14 @@ impl MemoryReceipts {
         }
         let lock_wait = self.shared.lock_wait;
         let voided = async {
-            let mut released = self.shared.watch();
             loop {
+                let mut released = pin!(self.shared.released.notified());
+                // From now on, so that no release is missed.
+                released.as_mut().enable();
                 if let Some(answer) = self.try_void(&key, (operation, fence), call) {
                     return answer;
                 }
-                // The sender lives as long as this table.
-                drop(released.changed().await);
+                released.await;
             }
         };
         tokio::select! {
@@ -208,6 +217,7 @@ impl MemoryReceipts {
         limit: usize,
     ) -> Result<Vec<AgedRow>, TableError> {
         let now = self.shared.clock.now().as_micros();
+        let age = age.mul_f64(self.shared.keep.as_secs_f64() / KEEP.as_secs_f64());
         let oldest = now.saturating_sub(u64::try_from(age.as_micros()).unwrap_or(u64::MAX));
         let after = after.map(|operation| operation.to_string());
         self.carry_out(|tables| {
@@ -228,11 +238,7 @@ impl Shared {
 
     /// Lets those who wait look again.
     pub(super) fn wake(&self) {
-        self.released.send_modify(|count| *count += 1);
-    }
-
-    pub(super) fn watch(&self) -> watch::Receiver<u64> {
-        self.released.subscribe()
+        self.released.notify_waiters();
     }
 }
 

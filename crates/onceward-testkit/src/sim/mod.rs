@@ -12,10 +12,12 @@ mod actors;
 mod mutant;
 mod plan;
 mod process;
+mod receipts;
 mod rule;
 mod sometimes;
 mod statement;
 mod store;
+mod worker;
 mod world;
 
 use std::collections::BTreeMap;
@@ -26,6 +28,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use onceward::plumbing::time::sleep;
+use onceward::receipts::KEEP;
 use onceward::{OnLapse, Terms, Timestamp, record::State, store::Clock};
 
 use crate::Random;
@@ -33,6 +36,7 @@ use crate::Random;
 use self::actors::{Cast, ClientAnswer, JUMP, Request};
 pub use self::mutant::Mutant;
 use self::plan::Plan;
+use self::receipts::UserDatabase;
 pub use self::rule::{Rule, Violation};
 pub use self::sometimes::Sometimes;
 use self::store::{Database, IDENTITY};
@@ -108,10 +112,13 @@ async fn play(seed: u64, mutant: Mutant, trace: Trace) -> History {
     let lines = (trace == Trace::On).then(|| vec![format!("{plan:?}")]);
     let world = SharedLock::new(World::new(random, plan.chances.clone(), lines));
     let database = Database::new(world.clone(), mutant, plan.visibility);
+    let day = plan.receipts.as_ref().map_or(KEEP, |receipts| receipts.day);
+    let user = Arc::new(UserDatabase::new(Arc::new(TrueClock(database.clone())), day));
     let cast = Cast {
         plan: plan.clone(),
         world: world.clone(),
         database: database.clone(),
+        user,
         nodes: SharedLock::new(vec![None; plan.engines]),
         mutant,
         instances: SharedLock::new(seed << 16),
@@ -121,6 +128,9 @@ async fn play(seed: u64, mutant: Mutant, trace: Trace) -> History {
         cast.nodes.lock()[which] = Some(node);
     }
     let mut actors = vec![tokio::spawn(cast.clone().misfortune()), tokio::spawn(cast.clone().operator())];
+    if plan.receipts.is_some() {
+        actors.push(tokio::spawn(cast.clone().keep_receipts()));
+    }
     actors.extend((0..plan.clients).map(|_| tokio::spawn(cast.clone().client())));
     for actor in actors {
         if actor.await.is_err() {
@@ -155,6 +165,7 @@ async fn come_to_rest(cast: &Cast) {
             );
         }
         cast.world.lock().check_unknown(now, id, &record);
+        cast.world.lock().check_found_out(now, id, &record);
     }
     let Some(node) = cast.node() else {
         return cast.world.lock().violate(now, Rule::NotWedged, "no process came back".to_owned());

@@ -12,6 +12,9 @@ const FIRST_ROW: &str = "onceward:first-row:";
 /// The beginning of the note about a completion without a receipt.
 const SUSPENDED: &str = "onceward:suspended:";
 
+/// The beginning of the note about the time when a route's voids were resumed.
+const RESUMED: &str = "onceward:resumed:";
+
 /// At first each completion of a route is checked: a handler that forgets its receipts should be noticed by its first requests.
 const CHECKED_AT_FIRST: u64 = 1000;
 /// Later one of so many is, because each check reads the handler's database.
@@ -21,6 +24,7 @@ const LATER_ONE_OF: u64 = 10;
 pub(super) struct Control {
     first_row_note: String,
     suspended_note: String,
+    resumed_note: String,
     /// When the first row was seen, as far as this process knows. Zero: never.
     first_row_seen: AtomicU64,
     suspended: AtomicBool,
@@ -36,7 +40,8 @@ pub(super) enum Release {
     Allowed,
     /// No handler of the route was ever seen to write a row.
     NoRowYet,
-    /// The operation was opened before the first row was seen, so its handler may have been one that writes none.
+    /// The operation was opened before the first row was seen, or before the voids were resumed, so its handler may have been one
+    /// that writes none.
     OpenedBefore,
 }
 
@@ -45,6 +50,7 @@ impl Control {
         Self {
             first_row_note: format!("{FIRST_ROW}{namespace}:{route}"),
             suspended_note: format!("{SUSPENDED}{namespace}:{route}"),
+            resumed_note: format!("{RESUMED}{namespace}:{route}"),
             first_row_seen: AtomicU64::new(0),
             suspended: AtomicBool::new(false),
             checked: AtomicU64::new(0),
@@ -78,9 +84,14 @@ impl Control {
         self.checked.fetch_add(1, Ordering::Relaxed);
     }
 
-    /// A row that a handler wrote was seen at this time, by the store's clock.
-    pub(super) async fn saw_row(&self, table: &dyn ReceiptTable, at: Timestamp) -> Result<(), TableError> {
-        if !self.has_first_row() {
+    /// A row that a handler wrote was seen at this time, by the store's clock. `opened` is the fence that opened its operation.
+    pub(super) async fn saw_row(
+        &self,
+        table: &dyn ReceiptTable,
+        opened: Fence,
+        at: Timestamp,
+    ) -> Result<(), TableError> {
+        if !self.has_first_row() && !self.was_resumed_since(table, opened).await? {
             let note = Note { number: at.as_micros(), text: String::new() };
             let stands = table.note(&self.first_row_note, &note).await?;
             self.first_row_was_seen(stands.number);
@@ -99,11 +110,20 @@ impl Control {
         Ok(match first_row {
             None => Release::NoRowYet,
             Some(first) if opened.as_number() <= first.number => Release::OpenedBefore,
+            // A find that was under way when the voids were resumed may have noted an older row.
+            Some(_) if self.was_resumed_since(table, opened).await? => Release::OpenedBefore,
             Some(_) => Release::Allowed,
         })
     }
 
-    /// A handler answered that the work was done, and wrote no row: from now on no void releases anything. Returns whether that is new.
+    /// Whether the operation that this fence opened may be the work of a handler that was corrected since.
+    async fn was_resumed_since(&self, table: &dyn ReceiptTable, opened: Fence) -> Result<bool, TableError> {
+        let resumed = table.noted(&self.resumed_note).await?;
+        Ok(resumed.is_some_and(|resumed| opened.as_number() <= resumed.number))
+    }
+
+    /// A handler answered that the work was done, and wrote no row: from now on no void releases anything. Returns whether that is
+    /// new.
     pub(super) async fn suspend(
         &self,
         table: &dyn ReceiptTable,
@@ -123,8 +143,16 @@ impl Control {
         Ok(note.map(|note| note.text))
     }
 
-    /// Forgets what is known: the handler was corrected. Operations that were opened before stay unproven.
-    pub(super) async fn restart(&self, table: &dyn ReceiptTable) -> Result<(), TableError> {
+    /// Forgets what is known: the handler was corrected at this time. Operations that were opened before stay unproven, and their
+    /// rows say nothing about the corrected handler.
+    pub(super) async fn restart(
+        &self,
+        table: &dyn ReceiptTable,
+        corrected_at: Timestamp,
+    ) -> Result<(), TableError> {
+        let note = Note { number: corrected_at.as_micros(), text: String::new() };
+        table.erase(&self.resumed_note).await?;
+        table.note(&self.resumed_note, &note).await?;
         table.erase(&self.first_row_note).await?;
         self.first_row_was_seen(0);
         table.erase(&self.suspended_note).await?;

@@ -15,7 +15,7 @@ use crate::engine::reconcile::{
 use crate::key::{Namespace, NamespaceHash};
 use crate::outcome::{RecoveryPoint, Void};
 use crate::record::{Receipts, State};
-use crate::{Fence, OperationId};
+use crate::{Fence, OperationId, Timestamp};
 
 /// A [`Reconciler`] that raises the fence in the receipt row and decides by what the row holds then.
 ///
@@ -112,10 +112,11 @@ impl ReceiptFinder {
     }
 
     /// Lets voids release again, after the handler that left out its row was corrected. Only operations that are opened after
-    /// the next row are released: earlier ones may be the former handler's. `None` where the route has no receipts.
-    pub async fn resume_voids(&self, route: &str) -> Option<Result<(), TableError>> {
+    /// this time, and after the next row of such an operation, are released: earlier ones may be the former handler's. `None`
+    /// where the route has no receipts.
+    pub async fn resume_voids(&self, route: &str, corrected_at: Timestamp) -> Option<Result<(), TableError>> {
         let route = self.routes.get(route)?;
-        Some(route.control.restart(&*route.table.table).await)
+        Some(route.control.restart(&*route.table.table, corrected_at).await)
     }
 
     async fn find(&self, unknown: &UnknownOperation) -> Result<Finding, String> {
@@ -159,7 +160,7 @@ impl Route {
         };
         if let Some(row) = &row {
             if row.is_written_by_handler() {
-                self.control.saw_row(table, *asked_at).await?;
+                self.control.saw_row(table, record.opened, *asked_at).await?;
             }
             if let Some(known) = known_by(row, fence.above()) {
                 return Ok(known);
@@ -170,7 +171,9 @@ impl Route {
             return Ok(Finding::Ambiguous(why.to_owned()));
         }
         let suspended = suspended_by.map(|by| {
-            format!("the voids of its route are suspended, because {by} was answered as done without a receipt")
+            format!(
+                "the voids of its route are suspended, because {by} was answered as done without a receipt"
+            )
         });
         let Some(row) = row.filter(|_| voids) else {
             return Ok(Finding::Inconclusive(suspended.unwrap_or_default()));
@@ -181,10 +184,6 @@ impl Route {
         };
         if let Some(why) = suspended {
             return Ok(Finding::Unproven { void, why });
-        }
-        // Its own handler has written a phase, and so writes rows.
-        if row.is_written_by_handler() {
-            return Ok(Finding::Voided(void));
         }
         let why = match self.control.may_release(table, record.opened).await? {
             Release::Allowed => return Ok(Finding::Voided(void)),
@@ -231,7 +230,7 @@ impl Route {
         // A row under another fence was written by another execution. A void may have come after this one's.
         let own = |row: &ReceiptRow| row.fence == *fence || row.fence == fence.above();
         if row.is_some_and(|row| own(&row) && row.reply.is_some()) {
-            self.control.saw_row(table, *checked_at).await?;
+            self.control.saw_row(table, record.opened, *checked_at).await?;
             self.control.completion_has_receipt();
         } else if self.control.suspend(table, *operation, record.opened).await? {
             tracing::error!(

@@ -10,6 +10,7 @@ use onceward::plumbing::time::sleep;
 use onceward::receipts::{ReceiptFinder, ReceiptTable as _};
 use onceward::reconcile::{FindTerms, Finding, Reconciling};
 use onceward::record::{Letter, Receipts, State};
+use onceward::store::Clock as _;
 use onceward::{
     Claim, Engine, Fence, Identity, MemoryStore, OpenError, Operation, Outcome, Ran, Refusal, Reply,
 };
@@ -88,6 +89,11 @@ impl Shop {
         // The check of its receipt runs in a task.
         sleep(SECOND).await;
         assert!(self.finder.statuses()[0].controlled);
+    }
+
+    /// An operator says that the handler is corrected now.
+    async fn resume_voids(&self) {
+        self.finder.resume_voids(ROUTE, self.clock.now()).await.unwrap().unwrap();
     }
 
     async fn state(&self, key: &str) -> State {
@@ -264,15 +270,34 @@ async fn resumed_voids_release_only_what_is_begun_after_the_next_row() {
     shop.order("forgotten", Ends::WithoutRow).await;
     sleep(SECOND).await;
     shop.order("old", Ends::BeforeCommit).await;
-    shop.finder.resume_voids(ROUTE).await.unwrap().unwrap();
+    shop.resume_voids().await;
     assert!(!shop.finder.statuses()[0].suspended && !shop.finder.statuses()[0].controlled);
+    sleep(SECOND).await;
     shop.order("second", Ends::Whole).await;
     sleep(SECOND * 20).await;
     assert!(is_unknown(&shop.order("old", Ends::Whole).await, Letter::Dead));
     shop.order("new", Ends::BeforeCommit).await;
     sleep(SECOND).await;
     assert!(matches!(shop.order("new", Ends::Whole).await, Ran::Executed { .. }));
-    assert!(shop.finder.resume_voids("no such route").await.is_none());
+    assert!(shop.finder.resume_voids("no such route", shop.clock.now()).await.is_none());
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_row_from_before_the_voids_were_resumed_is_not_the_next_one() {
+    let shop = Shop::open().await;
+    shop.first_order().await;
+    shop.order("forgotten", Ends::WithoutRow).await;
+    sleep(SECOND).await;
+    shop.table.set_outage(Some("it is away"));
+    shop.order("kept", Ends::AfterCommit).await;
+    sleep(SECOND).await;
+    // This handler may have committed its effects without a row.
+    shop.order("lost", Ends::BeforeCommit).await;
+    shop.table.set_outage(None);
+    shop.resume_voids().await;
+    sleep(SECOND * 20).await;
+    assert!(matches!(shop.order("kept", Ends::Whole).await, Ran::Replayed { .. }));
+    assert!(is_unknown(&shop.order("lost", Ends::Whole).await, Letter::Dead));
 }
 
 #[tokio::test(start_paused = true)]
@@ -428,7 +453,7 @@ async fn a_row_of_work_that_was_begun_before_the_voids_were_resumed_proves_nothi
     sleep(SECOND / 2).await;
     forgets_and_dies(&shop, "k").await;
     sleep(SECOND).await;
-    shop.finder.resume_voids(ROUTE).await.unwrap().unwrap();
+    shop.finder.resume_voids(ROUTE, shop.clock.now()).await.unwrap().unwrap();
     assert!(matches!(slow.await.unwrap(), Ran::Executed { .. }));
     sleep(SECOND * 20).await;
     assert!(is_unknown(&shop.order("k", Ends::Whole).await, Letter::Dead));
@@ -574,10 +599,12 @@ async fn a_person_cannot_release_what_the_row_shows_to_be_done_or_what_cannot_be
 }
 
 #[tokio::test(start_paused = true)]
-async fn the_first_operation_of_a_route_goes_on_after_the_phase_that_it_committed() {
+async fn the_first_operation_of_a_route_is_released_by_a_person_after_the_phase_that_it_committed() {
     let shop = Shop::open().await;
     shop.order("k", Ends::AfterPhase).await;
-    sleep(SECOND).await;
+    sleep(SECOND * 15).await;
+    assert!(is_unknown(&shop.order("k", Ends::Whole).await, Letter::Dead));
+    assert!(matches!(resolve_as_retryable(&shop, "k").await, Ok(Operated::Applied(_))));
     assert_eq!(shop.record("k").await.recovery_point.unwrap().name(), "packed");
 }
 
