@@ -17,7 +17,6 @@ use super::attach::WakeOnDrop;
 use super::observe::Observation;
 use super::operate::{By, Settled};
 use super::operation::{Operation, Tenure};
-use super::reconcile::claims_receipt;
 use super::{Claimed, EngineError, Inner, Ran, SeenOperation, Stage, WorkValue, log};
 use crate::RecordId;
 use crate::claim::Claim;
@@ -271,13 +270,9 @@ impl Inner {
         };
         let released = matches!(outcome, Outcome::Retryable(_) | Outcome::Voided { .. });
         let done = outcome.is_done();
-        let checked = claims_receipt(&outcome);
         let settled = operation.settle(outcome, self.limits.settle_patience).await;
         if let Ok(settled) = &settled {
             self.observe_settled(&claim.route, operation.id(), settled);
-        }
-        if checked && settled.is_ok() {
-            operation.read(|record| self.check_receipt(operation.id(), operation.fence(), record));
         }
         match settled {
             Ok(Settled::Completed { reply, expires_at, by: By::This }) => Ran::Executed { reply, expires_at },
@@ -319,9 +314,6 @@ impl Inner {
 
     pub(super) async fn settle_late(self: &Arc<Self>, operation: &Operation, outcome: Outcome) -> StoredLate {
         let route = operation.read(|record| record.subject.route.clone());
-        if claims_receipt(&outcome) {
-            operation.read(|record| self.check_receipt(operation.id(), operation.fence(), record));
-        }
         match operation.settle(outcome.clone(), self.limits.settle_give_up).await {
             Ok(settled @ (Settled::Completed { by: By::This, .. } | Settled::Retryable)) => {
                 self.observe_settled(&route, operation.id(), &settled);

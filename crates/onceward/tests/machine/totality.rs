@@ -422,9 +422,10 @@ proptest! {
 
     #[test]
     fn an_owner_below_a_void_leaves_no_trace(record in record(), at in moment(), happening in owned()) {
-        let Event::Settle { fence, .. } = happening.event() else { return Ok(()) };
+        let Event::Settle { fence, outcome } = happening.event() else { return Ok(()) };
         prop_assume!(record.voided.is_some_and(|voided| fence < voided));
         let step = happening.step(Some(&record), at);
-        prop_assert_eq!((step.answer, step.write, step.notice), (Answer::Fenced, Write::Keep, None));
+        let alarm = outcome.is_done().then_some(Notice::Contradiction);
+        prop_assert_eq!((step.answer, step.write, step.notice), (Answer::Fenced, Write::Keep, alarm));
     }
 }
