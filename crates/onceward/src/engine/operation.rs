@@ -10,7 +10,7 @@ use super::operate::{By, Settled, settled};
 use super::{EngineError, Inner, log};
 use crate::event::{Answer, Event, Finding, Moment, Refusal};
 use crate::outcome::{Outcome, RecoveryPoint};
-use crate::record::{Fence, Record};
+use crate::record::{Fence, Receipts, Record};
 use crate::time::Stopwatch;
 use crate::{OperationId, RecordId};
 
@@ -112,7 +112,8 @@ impl Operation {
     pub(super) async fn settle(&self, outcome: Outcome, patience: Duration) -> Result<Settled, EngineError> {
         let event = Event::Settle { fence: self.0.fence, outcome: outcome.clone() };
         let (answer, stored) = self.apply(&event, patience).await.map_err(|failed| failed.error)?;
-        Ok(match (settled(&answer, stored.as_ref()), outcome) {
+        let succeeded = matches!(&outcome, Outcome::Completed(reply) if (200..300).contains(&reply.status));
+        let settled = match (settled(&answer, stored.as_ref()), outcome) {
             // The first write was carried out and its answer lost: the second one finds its own reply.
             (Settled::Completed { reply, expires_at, by: By::Other }, Outcome::Completed(own))
                 if reply == own =>
@@ -120,7 +121,14 @@ impl Operation {
                 Settled::Completed { reply, expires_at, by: By::This }
             }
             (settled, _) => settled,
-        })
+        };
+        if let Settled::Completed { by: By::This, .. } = settled
+            && succeeded
+            && self.read(Record::receipts) == Receipts::Kept
+        {
+            self.engine().check_receipt(self.0.id, self.stored_record().record);
+        }
+        Ok(settled)
     }
 
     async fn apply(

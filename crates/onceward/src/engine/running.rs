@@ -270,14 +270,9 @@ impl Inner {
         };
         let released = matches!(outcome, Outcome::Retryable(_) | Outcome::Voided { .. });
         let done = outcome.is_done();
-        let checked = claim.receipts == Receipts::Kept
-            && matches!(&outcome, Outcome::Completed(reply) if (200..300).contains(&reply.status));
         let settled = operation.settle(outcome, self.limits.settle_patience).await;
         if let Ok(settled) = &settled {
             self.observe_settled(&claim.route, operation.id(), settled);
-        }
-        if let (Ok(Settled::Completed { by: By::This, .. }), true) = (&settled, checked) {
-            self.check_receipt(operation.id(), operation.stored_record().record);
         }
         match settled {
             Ok(Settled::Completed { reply, expires_at, by: By::This }) => Ran::Executed { reply, expires_at },
