@@ -264,6 +264,21 @@ async fn a_handler_that_forgets_its_row_suspends_the_voids_of_its_route() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn an_answer_without_a_row_that_comes_after_its_timeout_suspends_the_voids_too() {
+    let shop = Shop::open().await;
+    shop.first_order().await;
+    let claim = Shop::claim("late").timeout(SECOND).unwrap().resume_after(SECOND * 20).unwrap();
+    let table = shop.table.clone();
+    let work = async move |operation| {
+        sleep(SECOND * 3).await;
+        handle(table.handler(), operation, Ends::WithoutRow).await
+    };
+    assert!(matches!(shop.engine.run(claim, work).await.unwrap(), Ran::Unknown(_)));
+    sleep(SECOND * 5).await;
+    assert!(shop.finder.statuses()[0].suspended);
+}
+
+#[tokio::test(start_paused = true)]
 async fn resumed_voids_release_only_what_is_begun_after_the_next_row() {
     let shop = Shop::open().await;
     shop.first_order().await;
