@@ -117,7 +117,7 @@ fn next(id: RecordId, record: &Record, plan: impl FnOnce() -> Plan) -> Option<St
             resolve(),
             at(since.after(after))
         ),
-        _ => "another gateway of its namespace finds it out".to_owned(),
+        Plan::Leave | _ => "another gateway of its namespace finds it out".to_owned(),
     })
 }
 
