@@ -92,7 +92,8 @@ impl Control {
         at: Timestamp,
     ) -> Result<(), TableError> {
         if !self.has_first_row() && !self.was_resumed_since(table, opened).await? {
-            let note = Note { number: at.as_micros(), text: String::new() };
+            // A clock that was set back must not make it look older than it is.
+            let note = Note { number: at.as_micros().max(opened.as_number()), text: String::new() };
             let stands = table.note(&self.first_row_note, &note).await?;
             self.first_row_was_seen(stands.number);
         }

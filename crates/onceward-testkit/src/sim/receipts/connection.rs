@@ -162,7 +162,9 @@ impl ReceiptTable for TableConnection {
         Box::pin(self.call(async move {
             let row = here.user.table.release(operation, fence).await?;
             let now = here.now();
-            here.world.lock().note(now, || format!("release of {operation} at {fence:?}: {row:?}"));
+            let mut world = here.world.lock();
+            world.receipts.person_decided(operation);
+            world.note(now, || format!("release of {operation} at {fence:?}: {row:?}"));
             Ok(row)
         }))
     }

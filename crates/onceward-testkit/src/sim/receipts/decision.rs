@@ -35,10 +35,11 @@ pub async fn decided(operation: &Operation, given: Option<Given>) -> Outcome {
     match (operation.find().await, ended) {
         (Ok(Finding::Completed(reply)), _) => Outcome::Completed(reply),
         (
-            Ok(Finding::Voided(_) | Finding::Inconclusive(_) | Finding::Absent),
+            Ok(Finding::Voided(_) | Finding::Unproven { .. } | Finding::Inconclusive(_) | Finding::Absent),
             own @ Outcome::Completed(_),
         ) => own,
         (Ok(Finding::Inconclusive(_) | Finding::Absent), own @ Outcome::Retryable(_)) => own,
+        (Ok(Finding::Unproven { void, .. }), Outcome::Retryable(why)) => Outcome::Voided { void, why },
         (Ok(Finding::Voided(void)), _) => {
             Outcome::Voided { void, why: "simulated: nothing was committed".to_owned() }
         }

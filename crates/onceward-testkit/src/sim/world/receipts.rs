@@ -20,6 +20,8 @@ pub struct ReceiptBook {
     floors: BTreeMap<OperationId, Fence>,
     /// Operations with an outside call that was begun and is not done.
     open_calls: BTreeSet<OperationId>,
+    /// Operations whose outside call may begin anew, because a person has decided that it was not made.
+    undone: BTreeSet<OperationId>,
     /// Operations whose answer says that nothing was done.
     refused: BTreeSet<OperationId>,
     /// Answers that open transactions have written.
@@ -67,6 +69,12 @@ impl ReceiptBook {
 
     pub fn handler_ended(&mut self, operation: OperationId) {
         self.handlers.entry(operation).and_modify(|count| *count -= 1);
+    }
+
+    /// A person has decided that the outside call that was begun was not made.
+    pub fn person_decided(&mut self, operation: OperationId) {
+        self.open_calls.remove(&operation);
+        self.undone.insert(operation);
     }
 
     pub fn find_ended(&mut self, operation: OperationId) {
@@ -128,7 +136,8 @@ impl World {
         let twice =
             effects.iter().any(|other| self.ledger.get(other).is_some_and(|other| other.work == work));
         effects.push(number);
-        if twice && work.happens_once() {
+        let anew = work == Work::Entered && self.receipts.undone.remove(&name);
+        if twice && work.happens_once() && !anew {
             self.violate(now, Rule::CommittedOnce, format!("{work:?} of {name} was committed twice"));
         }
         match work {
@@ -144,7 +153,9 @@ impl World {
         let positive =
             |counts: &BTreeMap<OperationId, u32>| counts.get(&operation).is_some_and(|count| *count > 0);
         Truth {
-            done: self.effect(operation, Work::Completed).or_else(|| self.effect(operation, Work::Forgotten)),
+            done: [Work::Completed, Work::Forgotten, Work::Called]
+                .into_iter()
+                .find_map(|work| self.effect(operation, work)),
             at_work: positive(&self.receipts.handlers),
             being_found: positive(&self.receipts.finds),
         }
