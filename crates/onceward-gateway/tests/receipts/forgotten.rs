@@ -3,7 +3,7 @@
 use crate::control::Point;
 use crate::handler::Language;
 use crate::harness::Response;
-use crate::shop::{Database, Shop};
+use crate::shop::Shop;
 use crate::world::{PATIENT, ROUTE, Setup, World, is_of_receipt, operation_of, order_of};
 
 const FORGOTTEN: &str = "a request was answered 2xx without a receipt";
@@ -119,10 +119,7 @@ async fn a_table_that_is_bound_to_another_store_is_refused_at_the_start() {
             std::fs::copy(world.folder.path().join(file), other.path().join(file)).unwrap();
         }
         let serving = crate::world::Serving {
-            store: match setup.store {
-                Database::Sqlite => "sqlite:onceward.db".to_owned(),
-                Database::Postgres => onceward_testkit::servers::shared_postgres(),
-            },
+            store: setup.store.url(),
             upstream: world.serving.upstream.clone(),
             shop: world.serving.shop.clone(),
         };
