@@ -8,6 +8,7 @@
 
 mod control;
 mod forgotten;
+mod gateways_killed;
 mod handler;
 #[path = "../gateway/harness/mod.rs"]
 #[allow(dead_code, unused_imports, reason = "the tests of the gateway use the rest")]
