@@ -15,6 +15,7 @@ mod handler;
 #[allow(dead_code, unused_imports, reason = "the tests of the gateway use the rest")]
 mod harness;
 mod killed;
+mod operators;
 mod page;
 mod paused;
 mod repeater;
