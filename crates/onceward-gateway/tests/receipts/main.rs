@@ -21,6 +21,7 @@ mod paused;
 mod repeater;
 mod rounds;
 mod rust;
+mod shared;
 mod shop;
 mod statuses;
 mod twice;
