@@ -14,6 +14,7 @@ mod handler;
 #[path = "../gateway/harness/mod.rs"]
 #[allow(dead_code, unused_imports, reason = "the tests of the gateway use the rest")]
 mod harness;
+mod isolation;
 mod killed;
 mod operators;
 mod page;
