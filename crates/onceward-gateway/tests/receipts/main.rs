@@ -7,6 +7,7 @@
 #![expect(clippy::unwrap_used, clippy::panic, reason = "these are tests")]
 
 mod control;
+mod cut;
 mod failover;
 mod forgotten;
 mod gateways_killed;
