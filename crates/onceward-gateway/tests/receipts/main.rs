@@ -17,6 +17,7 @@ mod handler;
 mod harness;
 mod isolation;
 mod killed;
+mod open;
 mod operators;
 mod page;
 mod paused;
