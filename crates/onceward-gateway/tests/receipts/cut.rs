@@ -18,6 +18,14 @@ async fn wired(setup: Setup) -> (World, Wire) {
     (world, wire)
 }
 
+async fn worlds() -> Vec<(World, Wire)> {
+    let mut worlds = Vec::new();
+    for setup in Setup::with_postgres_shop() {
+        worlds.push(wired(setup).await);
+    }
+    worlds
+}
+
 /// The confirmation of a commit has 12 bytes, and 6 more say that the connection is ready for the next statement.
 const CUTS: [(&str, Cut); 5] = [
     ("never-sent", Cut::Before),
@@ -29,8 +37,8 @@ const CUTS: [(&str, Cut); 5] = [
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn where_the_answer_to_a_commit_is_lost_the_row_says_whether_it_was_made() {
-    for setup in Setup::with_postgres_shop() {
-        let (world, wire) = wired(setup).await;
+    let worlds = worlds().await;
+    join_all(worlds.iter().map(async |(world, wire)| {
         for (made, (key, cut)) in (1..).zip(CUTS) {
             let mut led = world.led(key, Point::Written).await;
             wire.arm("COMMIT", cut);
@@ -49,7 +57,8 @@ async fn where_the_answer_to_a_commit_is_lost_the_row_says_whether_it_was_made()
             assert_eq!((retry.status, retry.is_replayed()), (201, cut != Cut::Before), "{key}: {retry:?}");
             assert_eq!(world.shop.orders_of(key).await, 1, "{key}");
         }
-    }
+    }))
+    .await;
 }
 
 /// What becomes of a commit that is still in the network.
@@ -91,11 +100,8 @@ async fn dies_with_its_commit_in_the_network((world, wire): &(World, Wire), (mad
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_commit_that_outlives_its_handler_in_the_network_is_waited_for() {
-    let mut worlds = Vec::new();
-    for setup in Setup::with_postgres_shop() {
-        worlds.push(wired(setup).await);
-    }
-    join_all(worlds.iter().map(|world| async move {
+    let worlds = worlds().await;
+    join_all(worlds.iter().map(async |world| {
         for (made, fate) in (1..).zip([Fate::Arrives, Fate::IsLost]) {
             dies_with_its_commit_in_the_network(world, (made, fate)).await;
         }

@@ -1,13 +1,13 @@
 //! The handlers' database is lost, and its synchronous standby takes its place.
 
 use futures_util::future::join_all;
-use onceward_testkit::servers::{Postgres, Wire};
+use onceward_testkit::servers::{Cut, Postgres, Wire};
 use onceward_testkit::wait::{self, seen};
 
 use crate::control::Point;
 use crate::handler::{Handler, Language};
 use crate::shop::{Database, Shop};
-use crate::world::{Led, Setup, Store, World};
+use crate::world::{Led, Setup, Store, World, is_of_receipt};
 
 /// A find that met no database is soon repeated, and an execution may take as long as the failover does.
 const RULES: &str = r#"
@@ -79,6 +79,14 @@ async fn each_is_taken_once(world: &World, keys: impl IntoIterator<Item = String
     }
 }
 
+/// Returns once an order is committed, as others see it: the standby has it then.
+async fn until_taken(world: &World, key: &str) {
+    wait::until("the order is committed", async || {
+        seen(world.shop.orders_of(key).await, |&orders| orders == 1)
+    })
+    .await;
+}
+
 /// Some of the commits are on their way when the primary is lost.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_promoted_standby_knows_every_order_that_was_answered_and_the_others_are_taken_once() {
@@ -90,13 +98,24 @@ async fn a_promoted_standby_knows_every_order_that_was_answered_and_the_others_a
     }
     let standby = primary.start_standby();
     let mut orders = Vec::new();
+    let mut cuts = 0;
     for world in &worlds {
         let waiting = orders_in_the_middle(world).await;
         let committing =
             (0..6).map(async |number| Order::at(world, &format!("commits-{number}"), Point::Written).await);
-        orders.push((waiting, join_all(committing).await));
+        let mut unanswered = Vec::new();
+        for number in 0..2 {
+            let mut order = Order::at(world, &format!("unanswered-{number}"), Point::Written).await;
+            wire.arm("COMMIT", Cut::Unanswered);
+            order.led.delivery.say("go").await;
+            cuts += 1;
+            wire.made(cuts).await;
+            until_taken(world, &order.key).await;
+            unanswered.push(order);
+        }
+        orders.push((waiting, unanswered, join_all(committing).await));
     }
-    for (number, order) in orders.iter_mut().flat_map(|(_, committing)| committing).enumerate() {
+    for (number, order) in orders.iter_mut().flat_map(|(.., committing)| committing).enumerate() {
         order.led.delivery.say("go").await;
         // The first ones have their commits answered, and the last ones hardly sent.
         if number == 3 {
@@ -106,8 +125,15 @@ async fn a_promoted_standby_knows_every_order_that_was_answered_and_the_others_a
     primary.lose();
     let promoted = standby.promote();
     wire.lead_to(promoted.port());
-    for (world, (waiting, committing)) in worlds.iter().zip(orders) {
+    wire.cut();
+    for (world, (waiting, unanswered, committing)) in worlds.iter().zip(orders) {
         let mut keys = Vec::new();
+        for mut order in unanswered {
+            assert_ne!(order.led.delivery.ended().await.as_deref(), Some("committed"), "{}", order.key);
+            let answer = world.retried(&order.key).await;
+            assert!(is_of_receipt(&answer), "{}: {answer:?}", order.key);
+            keys.push(order.key);
+        }
         let mut committed = 0;
         for mut order in waiting.into_iter().chain(committing) {
             let ended = order.led.delivery.end_with("go").await.unwrap();

@@ -1,8 +1,10 @@
 //! Handlers whose transactions are REPEATABLE READ or SERIALIZABLE: some of them fail where others would wait, or see the void.
 
+use futures_util::future::join_all;
+
 use crate::control::Point;
 use crate::harness::Request;
-use crate::world::{HASTY, PATIENT, Setup, UNKNOWN, World, operation_of, order_of};
+use crate::world::{HASTY, PATIENT, Setup, UNKNOWN, World, in_each, operation_of, order_of};
 
 const STRICTER: [&str; 2] = ["REPEATABLE READ", "SERIALIZABLE"];
 
@@ -59,22 +61,23 @@ async fn voided_behind_its_snapshot(world: &World, (isolation, point, then): (&s
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_void_between_the_snapshot_and_the_commit_of_a_handler_keeps_it_from_committing() {
-    for setup in Setup::with_postgres_shop() {
-        let world = setup.start(HASTY).await;
-        for isolation in STRICTER {
+    in_each(Setup::with_postgres_shop(), HASTY, async |world| {
+        // One after the other under each level, because serializable ones would be in each other's way.
+        join_all(STRICTER.map(async |isolation| {
             for point in [Point::Begun, Point::Ordered] {
                 for then in [Then::TriesAgain, Then::Answers500] {
                     voided_behind_its_snapshot(&world, (isolation, point, then)).await;
                 }
             }
-        }
-    }
+        }))
+        .await;
+    })
+    .await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_void_waits_for_the_commit_of_a_stricter_transaction_that_has_written_its_row() {
-    for setup in Setup::with_postgres_shop() {
-        let world = setup.start(HASTY).await;
+    in_each(Setup::with_postgres_shop(), HASTY, async |world| {
         for isolation in STRICTER {
             let key = isolation.replace(' ', "-");
             let request = order(&key, isolation, Then::TriesAgain);
@@ -86,14 +89,14 @@ async fn a_void_waits_for_the_commit_of_a_stricter_transaction_that_has_written_
             world.gateway.until_state(&operation_of(&first), "completed").await;
             was_taken_once(&world, &key).await;
         }
-    }
+    })
+    .await;
 }
 
 /// Each has counted the orders before the other wrote its own, so the later commit fails.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn an_order_that_fails_because_of_another_one_is_released_and_its_retry_orders_once() {
-    for setup in Setup::with_postgres_shop() {
-        let world = setup.start(PATIENT).await;
+    in_each(Setup::with_postgres_shop(), PATIENT, async |world| {
         for then in [Then::TriesAgain, Then::Answers500] {
             let (earlier, later) = (format!("earlier-{then:?}"), format!("later-{then:?}"));
             let one = world.led_with(order(&earlier, "SERIALIZABLE", then), &earlier, Point::Written);
@@ -124,5 +127,6 @@ async fn an_order_that_fails_because_of_another_one_is_released_and_its_retry_or
             was_taken_once(&world, &earlier).await;
             was_taken_once(&world, &later).await;
         }
-    }
+    })
+    .await;
 }

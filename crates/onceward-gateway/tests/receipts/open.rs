@@ -9,8 +9,8 @@ use crate::world::{Setup, UNKNOWN, World, operation_of};
 
 /// One find that is answered, and decides nothing, would make a dead letter.
 const ONE_ATTEMPT: &str = r#"
-timeout = "500ms"
-lease = "1s"
+timeout = "1s"
+lease = "2s"
 resume_after = "100ms"
 [routes.reconcile]
 attempts = 1

@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 use crate::control::Point;
 use crate::harness::Response;
 use crate::shop::Database;
-use crate::world::{HASTY, Led, Setup, UNKNOWN, World, is_of_receipt, operation_of, order_of, talk};
+use crate::world::{HASTY, Led, Setup, UNKNOWN, World, in_each, is_of_receipt, operation_of, order_of, talk};
 
 /// Who has decided, as an operator sees it: a find in the background, a find at the end of the execution, or an operator.
 const FINDERS: [&str; 2] = ["reconciliation", "receipt row"];
@@ -57,8 +57,7 @@ async fn is_told(world: &World, operation: &str, was_first: &[&str]) {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn an_operator_who_is_later_than_a_find_is_told_and_changes_nothing() {
-    for setup in Setup::all() {
-        let world = setup.start(HASTY).await;
+    in_each(Setup::all(), HASTY, async |world| {
         let (mut led, operation) = unknown(&world, "committed").await;
         world.until_a_void_waits().await;
         // The gateway gets no answer of the handler's own.
@@ -82,7 +81,8 @@ async fn an_operator_who_is_later_than_a_find_is_told_and_changes_nothing() {
         for key in ["committed", "killed"] {
             assert_eq!(world.shop.orders_of(key).await, 1, "{key}");
         }
-    }
+    })
+    .await;
 }
 
 /// The sum of the finds that are over, whatever they brought.
@@ -94,8 +94,7 @@ async fn finds(world: &World) -> f64 {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_find_that_is_later_than_an_operator_changes_nothing() {
-    for setup in Setup::all() {
-        let world = setup.start(HASTY).await;
+    in_each(Setup::all(), HASTY, async |world| {
         for (key, word) in [("committed", "go"), ("rolled-back", "500")] {
             let (mut led, operation) = unknown(&world, key).await;
             world.until_a_void_waits().await;
@@ -113,14 +112,14 @@ async fn a_find_that_is_later_than_an_operator_changes_nothing() {
             let replay = world.order(key).await;
             assert_eq!((replay.status, replay.is_replayed()), (202, true), "{replay:?}");
         }
-    }
+    })
+    .await;
 }
 
 /// The row guards even what an operator releases too early: the retry cannot commit beside the first execution.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn an_operator_who_releases_an_open_transaction_does_not_make_it_happen_twice() {
-    for setup in Setup::all() {
-        let world = setup.start(HASTY).await;
+    in_each(Setup::all(), HASTY, async |world| {
         for (key, word) in [("committed", "go"), ("rolled-back", "500")] {
             let (mut led, operation) = unknown(&world, key).await;
             decides(&world, &operation, &retryable()).await;
@@ -137,7 +136,8 @@ async fn an_operator_who_releases_an_open_transaction_does_not_make_it_happen_tw
             assert!(world.order(key).await.is_replayed(), "{key}");
             assert_eq!(world.shop.orders_of(key).await, 1, "{key}");
         }
-    }
+    })
+    .await;
 }
 
 /// How many orders are decided at once. SQLite has one open transaction at a time.
@@ -151,15 +151,13 @@ const fn at_once(database: Database) -> usize {
 /// Which of the two is first is left to chance.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn an_operator_and_a_find_at_once_leave_one_decision_and_at_most_one_order() {
-    let mut first = [0, 0];
-    for setup in Setup::all() {
-        let world = setup.start(HASTY).await;
-        let rounds = join_all((0..at_once(setup.shop)).map(|number| both_decide(&world, number)));
-        for operator_was_first in rounds.await {
-            first[usize::from(operator_was_first)] += 1;
-        }
-    }
-    println!("the find was first {} times, and the operator {} times", first[0], first[1]);
+    in_each(Setup::all(), HASTY, async |world| {
+        let rounds = (0..at_once(world.shop.database)).map(|number| both_decide(&world, number));
+        let operator_was_first: Vec<bool> = join_all(rounds).await;
+        let count = operator_was_first.iter().filter(|was_first| **was_first).count();
+        println!("the operator was first {count} times of {}", operator_was_first.len());
+    })
+    .await;
 }
 
 /// Whether the operator was first.

@@ -1,8 +1,11 @@
 //! A gateway, a handler behind it, and the handler's database.
 
+use std::panic::{AssertUnwindSafe, resume_unwind};
 use std::path::Path;
 use std::process::Command;
 
+use futures_util::FutureExt as _;
+use futures_util::future::join_all;
 use onceward_testkit::servers::{RedisServer, Wire, shared_postgres};
 use onceward_testkit::wait::{self, seen};
 use serde_json::Value;
@@ -28,8 +31,8 @@ max_backoff = "200ms"
 
 /// An execution that takes long is answered as unknown, and soon asked about.
 pub const HASTY: &str = r#"
-timeout = "500ms"
-lease = "1s"
+timeout = "1s"
+lease = "2s"
 resume_after = "100ms"
 [routes.reconcile]
 attempts = 1000
@@ -130,6 +133,21 @@ impl Setup {
         let gateway = Gateway::spawn(&mut serving.command(folder.path()));
         World { gateway, handler, shop, control, serving, folder, _redis: redis }
     }
+}
+
+/// Plays a test in several worlds at once, because most of its time is spent on waiting.
+pub async fn in_each<F: Future<Output = ()>>(setups: Vec<Setup>, rules: &str, play: impl Fn(World) -> F) {
+    let mut worlds = Vec::new();
+    for setup in setups {
+        worlds.push((setup, setup.start(rules).await));
+    }
+    join_all(worlds.into_iter().map(async |(setup, world)| {
+        if let Err(panic) = AssertUnwindSafe(play(world)).catch_unwind().await {
+            println!("It failed in {setup:?}.");
+            resume_unwind(panic);
+        }
+    }))
+    .await;
 }
 
 /// Writes the configuration. The token is where the harness of the gateway's tests expects it.
