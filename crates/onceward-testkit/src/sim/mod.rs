@@ -5,6 +5,9 @@
 //! execution, and the history of durable writes. A campaign also fails if too little succeeded, or if something that must
 //! sometimes happen never did, so that a simulator that no longer reaches the rare cases fails.
 //!
+//! In half of the histories the work of a route commits receipt rows in a database of the user's (`receipts/`), and the real
+//! finder finds unknown outcomes out by them. What was committed there is the ledger of these routes.
+//!
 //! Half of the seeds play on a database whose writes are seen at once, the other half on one with PostgreSQL's visibility
 //! (`statement.rs`).
 

@@ -8,7 +8,7 @@ use onceward::{
     claim::OwnerToken,
     machine,
     outcome::Void,
-    record::{Cause, Naming, State},
+    record::{Cause, Letter, Naming, State},
 };
 
 use super::rule::Rule;
@@ -245,8 +245,9 @@ impl Mutant {
                 if record.is_some_and(|record| *fence < record.opened) =>
             {
                 let (finding, terms) = (finding.clone(), *terms);
+                let open = record.map(|record| undecided(record, at));
                 let fence = record.map_or(*fence, |record| record.fence);
-                machine::step(record, at, &Event::Found { fence, finding, terms, by })
+                machine::step(open.as_ref(), at, &Event::Found { fence, finding, terms, by })
             }
             _ => machine::step(record, at, event),
         }
@@ -275,6 +276,13 @@ fn with_void(mut step: Step, record: Option<&Record>) -> Step {
         next.voided = next.voided.max(record.and_then(|record| record.voided));
     }
     step
+}
+
+/// The same record, as if its outcome were unknown.
+fn undecided(record: &Record, at: Moment) -> Record {
+    let (letter, cause) = (Letter::Live, Cause::Lost);
+    let state = State::Unknown { since: at.now, due_at: at.now, probes: 0, letter, cause };
+    Record { state, ..record.clone() }
 }
 
 fn unnamed(mut step: Step) -> Step {

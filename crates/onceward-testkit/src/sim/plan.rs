@@ -84,9 +84,9 @@ impl Plan {
     /// The plan that a seed stands for.
     pub fn draw(random: &mut Random) -> Self {
         let lease = random.millis(800, 4000);
-        let receipts = random.permille(400).then(|| ReceiptPlan::draw(random));
+        let receipts = random.permille(500).then(|| ReceiptPlan::draw(random));
         // Short windows, so that a find that takes long may end in another one.
-        let short = receipts.is_some() && random.permille(500);
+        let short = receipts.is_some() && random.permille(700);
         Self {
             engines: random.between(1, 3) as usize,
             scopes: random.between(1, 2),

@@ -36,7 +36,7 @@ impl ReceiptPlan {
                 .max_backoff(random.millis(1000, 4000)),
             every: random.millis(200, 1500),
             finders: random.between(1, 4) as usize,
-            find_timeout: random.millis(1500, 15_000),
+            find_timeout: random.millis(3000, 15_000),
         }
     }
 
@@ -55,6 +55,8 @@ pub struct ReceiptChances {
     /// A void is carried out when nobody waits for its answer any more.
     pub table_lands_late: u64,
     pub table_slow: u64,
+    /// What was found is long on its way to the engine, so that the operation may be over by then.
+    pub finds_late: u64,
     /// The connection to the handler breaks, and the handler works on.
     pub breaks: u64,
     /// The request is delivered twice.
@@ -90,7 +92,8 @@ impl ReceiptChances {
             table_before: maybe(200),
             table_after: maybe(200),
             table_lands_late: maybe(150),
-            table_slow: maybe(300),
+            table_slow: maybe(200),
+            finds_late: maybe(400),
             breaks: maybe(400),
             // Without voids nothing keeps the second delivery from committing what the first one refused.
             duplicates: if forgets == 0 { maybe(200) } else { 0 },

@@ -66,13 +66,13 @@ impl Cast {
         let executed = self.executed(id, record.fence);
         match (&record.state, executed) {
             (State::InProgress { .. } | State::Unknown { .. }, Some(number))
-                if self.draw(|world| world.random.permille(chances.webhook / 2)) =>
+                if self.draw(|world| world.random.permille(chances.webhook * 2)) =>
             {
                 drop(node.engine.testify(id, Some(record.fence), reply(number), "webhook").await);
             }
             (State::Unknown { letter, .. }, _) => {
                 // Dead letters wait for a person. What is still being found out is seldom touched.
-                let chance = if *letter == Letter::Dead { chances.verdict } else { chances.verdict / 8 };
+                let chance = if *letter == Letter::Dead { chances.verdict } else { chances.verdict / 4 };
                 if !self.draw(|world| world.random.permille(chance)) {
                     return;
                 }
