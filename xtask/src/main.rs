@@ -5,6 +5,7 @@ mod former;
 mod fuzz;
 mod lint;
 mod peers;
+mod promtool;
 mod shell;
 mod sim;
 mod test;

@@ -6,7 +6,7 @@ use std::process::Command;
 use onceward_testkit::servers::Postgres;
 
 use crate::shell::{cargo, has, run as run_command};
-use crate::{Done, former, peers};
+use crate::{Done, former, peers, promtool};
 
 /// A program that the tests need, and the Debian packages that bring it.
 pub struct Need {
@@ -87,11 +87,13 @@ pub fn run() -> Done {
     }
     let former = former::build()?;
     let peers = peers::install()?;
+    let promtool = promtool::install()?;
     // One server for all: every test that needs one takes a database of its own on it.
     let server = Postgres::start();
     let address = format!("postgres://postgres@127.0.0.1:{}", server.port());
     let mut tests = cargo(&["test", "--workspace", "--locked"]);
     tests.env("ONCEWARD_TEST_POSTGRES", address).env("ONCEWARD_TEST_PEERS", peers);
+    tests.env("ONCEWARD_TEST_PROMTOOL", promtool);
     if let Some(former) = former {
         tests.env("ONCEWARD_TEST_FORMER", former);
     }
@@ -123,19 +125,25 @@ pub fn install_missing(needs: &[Need]) -> Done {
 /// Installs one program.
 pub fn install_program(need: &Need) -> Done {
     println!("{} is missing ({}): installing {}", need.program, need.why, need.packages.join(", "));
-    let install = |words: &[&str]| {
-        // Only where one is not root already, and there is `sudo`.
-        let mut command = if has("sudo") { Command::new("sudo") } else { Command::new("env") };
-        command.args(words);
-        run_command(&mut command)
-    };
     let mut words = vec!["apt-get", "install", "--yes", "--no-install-recommends"];
     words.extend(need.packages);
-    install(&["apt-get", "update"]).and_then(|()| install(&words)).map_err(|error| {
+    refresh_packages().and_then(|()| as_root(&words)).map_err(|error| {
         format!(
             "{error}; install {} with your own package manager and run this again",
             need.packages.join(" and ")
         )
         .into()
     })
+}
+
+/// Reads the lists of Debian's packages anew.
+pub fn refresh_packages() -> Done {
+    as_root(&["apt-get", "update"])
+}
+
+fn as_root(words: &[&str]) -> Done {
+    // Only where one is not root already, and there is `sudo`.
+    let mut command = if has("sudo") { Command::new("sudo") } else { Command::new("env") };
+    command.args(words);
+    run_command(&mut command)
 }

@@ -117,6 +117,7 @@ impl Running {
         }
         let finder = stores::receipt_finder(&settings)?;
         if let Some(finder) = finder.clone() {
+            metrics.receipts(finder.clone());
             builder = builder.reconciler(finder);
         }
         let builder = builder.reconciling(settings.reconciling.clone());

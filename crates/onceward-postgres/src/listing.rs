@@ -8,7 +8,10 @@ use std::collections::HashMap;
 use onceward::codec;
 use onceward::store::driver::{AnswerSender, PageBudget};
 use onceward::store::{Due, Entry, Filter, Page, Scan, StoreError, Version, Which};
-use onceward::{RecordId, Timestamp, record::StateKind};
+use onceward::{
+    RecordId, Timestamp,
+    record::{Letter, StateKind},
+};
 use tokio_postgres::Row;
 
 use crate::cursor::{Position, Walk};
@@ -179,7 +182,14 @@ impl Worker {
         let (at, id, until, young) = (At(after.at), Id(after.id), At(until), At(young));
         match after.walk {
             Walk::Leases => self.due_rows("lease", StateKind::InProgress, after, until, limit).await,
-            Walk::Reconcile => self.due_rows("reconcile", StateKind::Unknown, after, until, limit).await,
+            Walk::Reconcile => {
+                let mut rows = self.due_rows("reconcile", StateKind::Unknown, after, until, limit).await?;
+                // A dead letter is never due. Its entry saves reading the records of the outcomes that are.
+                if let Which::Filter(Filter { letter: Some(Letter::Dead), .. }) = which {
+                    rows.iter_mut().for_each(|row| row.matches &= row.at == Timestamp::NEVER);
+                }
+                Ok(rows)
+            }
             Walk::YoungLeases => {
                 let rows = self.send(&lists.young_by_lease, &[&young, &until, &at, &id, &limit]).await?;
                 read(&rows, 0, |row| Ok((row.try_get::<_, At>(3)?.0, true)))
@@ -297,9 +307,13 @@ impl Worker {
 /// Whether the columns of a row match the filter. The record is filtered at the end.
 fn agrees(which: &Which, row: &Row) -> Result<bool, tokio_postgres::Error> {
     let Which::Filter(filter) = which else { return Ok(false) };
-    if let Some(state) = filter.state
-        && row.try_get::<_, &str>(1)? != state.name()
-    {
+    let state = row.try_get::<_, &str>(1)?;
+    if filter.state.is_some_and(|asked| state != asked.name()) {
+        return Ok(false);
+    }
+    // Only a dead letter is unknown and never due.
+    let is_dead = state == StateKind::Unknown.name() && row.try_get::<_, Option<At>>(4)?.is_none();
+    if filter.letter.is_some_and(|asked| is_dead != (asked == Letter::Dead)) {
         return Ok(false);
     }
     for (asked, column) in [(&filter.scope, 7), (&filter.route, 8)] {

@@ -3,7 +3,7 @@
 use onceward::codec::{self, Unreadable};
 use onceward::store::driver::PageBudget;
 use onceward::store::{Entry, Filter, Which};
-use onceward::{Record, RecordId};
+use onceward::{Record, RecordId, Timestamp, record::Letter};
 use rusqlite::Row;
 
 use crate::rows::{micros, version};
@@ -40,6 +40,10 @@ fn columns_agree(filter: &Filter, row: &Row<'_>) -> rusqlite::Result<bool> {
     if let Some(state) = filter.state
         && row.get_ref(4)?.as_bytes()? != state.name().as_bytes()
     {
+        return Ok(false);
+    }
+    // A dead letter is never due. Its column saves decoding the outcomes that are.
+    if filter.letter == Some(Letter::Dead) && row.get::<_, i64>(1)? != micros(Timestamp::NEVER) {
         return Ok(false);
     }
     if let Some(before) = filter.created_before

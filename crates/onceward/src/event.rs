@@ -100,6 +100,8 @@ pub enum Event<'a> {
         fence: Option<Fence>,
         /// What the outcome was.
         verdict: Resolution,
+        /// The void that precedes a release, where the work commits receipts.
+        void: Option<Void>,
         /// Who reported or decided it.
         by: String,
         /// Why, in the operator's words.
@@ -165,6 +167,14 @@ pub enum Finding {
     AbsentAndVoided(Void),
     /// The fence was raised where the effect would be: what the owner has not committed by now it never will.
     Voided(Void),
+    /// The fence was raised where the effect would be, and no answer is there. That proves nothing by itself, for this reason; it only
+    /// keeps the owner's own proof true.
+    Unproven {
+        /// What stands there now.
+        void: Void,
+        /// Why a missing answer proves nothing.
+        why: String,
+    },
     /// It cannot be told yet.
     Inconclusive(String),
     /// What was found contradicts itself, such as two charges for one operation. No further find would help.

@@ -196,12 +196,25 @@ impl NamespaceHash {
     }
 }
 
+impl fmt::Display for NamespaceHash {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{:032x}", u128::from_be_bytes(self.0))
+    }
+}
+
 /// A namespace, which [`scoped_by`](Self::scoped_by) completes to an [`Identity`].
 #[derive(Debug, Clone, Copy)]
 #[must_use]
 pub struct Namespace<'a>(&'a str);
 
 impl Namespace<'_> {
+    /// Its hash, by which stores and receipt tables know it.
+    pub fn hash(self) -> NamespaceHash {
+        let mut digest = Digest::new(None, "namespace");
+        digest.part(self.0.as_bytes());
+        NamespaceHash(first_half(digest.finish()))
+    }
+
     /// Describes how scopes are made, so that a change of that rule is noticed. For the tower layer these are its
     /// `ScopeRules`; other callers describe the rule in their own words.
     pub fn scoped_by(self, rule: impl fmt::Display) -> Result<Identity, IdentityError> {
@@ -281,9 +294,7 @@ impl Identity {
 
     /// Finds the namespace's entry in a store without writing its name there.
     pub(crate) fn namespace_hash(&self) -> NamespaceHash {
-        let mut digest = Digest::new(None, "namespace");
-        digest.part(self.namespace.as_bytes());
-        NamespaceHash(first_half(digest.finish()))
+        Namespace(&self.namespace).hash()
     }
 
     /// Equal for equal settings. The secret cannot be derived from it.

@@ -131,6 +131,8 @@ pub enum Due {
 pub struct Filter {
     /// In this state only.
     pub state: Option<StateKind>,
+    /// [`Dead`](Letter::Dead): dead letters only. [`Live`](Letter::Live): everything else, in whichever state.
+    pub letter: Option<Letter>,
     /// A route.
     pub route: Option<String>,
     /// A scope's text.
@@ -143,6 +145,7 @@ impl Filter {
     /// Whether a record matches. Stores may narrow the list by an index first, and then check each record with this.
     pub fn accepts(&self, record: &Record) -> bool {
         self.state.is_none_or(|state| record.state.kind() == state)
+            && self.letter.is_none_or(|letter| record.state.letter() == letter)
             && self.route.as_ref().is_none_or(|route| record.subject.route == *route)
             && self.scope.as_ref().is_none_or(|scope| record.subject.scope == *scope)
             && self.created_before.is_none_or(|before| record.created_at < before)

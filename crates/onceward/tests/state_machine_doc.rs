@@ -88,8 +88,13 @@ fn representatives() -> Vec<Record> {
 fn happenings(claims: &[Claim]) -> Vec<(&'static str, Event<'_>)> {
     let (fence, old) = (Fence::from_number(NOW.as_micros()), Fence::from_number(NOW.as_micros() - 3));
     let completed = || Outcome::Completed(sample::reply(200, "done"));
-    let resolve =
-        |verdict| Event::Resolve { fence: None, verdict, by: "ops".to_owned(), reason: "saw it".to_owned() };
+    let resolve = |verdict| Event::Resolve {
+        fence: None,
+        verdict,
+        void: None,
+        by: "ops".to_owned(),
+        reason: "saw it".to_owned(),
+    };
     let void = || Void { fence: fence.above(), point: None };
     let voided = || Outcome::Voided { void: void(), why: "hung up".to_owned() };
     let found = |fence, finding, attempts| {

@@ -7,7 +7,7 @@ use axum::response::Response;
 use onceward::event::Resolution;
 use onceward::store::{Stamped, StoreError};
 use onceward::{
-    EngineError, OperationId, RecordId,
+    Engine, EngineError, OperationId, RecordId,
     engine::{Operated, Resolve},
 };
 use serde::Deserialize;
@@ -79,7 +79,7 @@ pub(super) async fn resolve(
     }
     let resolve = Resolve { verdict: resolution, by: &caller.name, reason, seen: Some(found) };
     let applied = applied(operation, Action::Resolve, context.engine.resolve(id, resolve).await?)?;
-    Ok(operation_response(id, &applied))
+    Ok(operation_response(&context.engine, id, &applied))
 }
 
 #[derive(Debug, Deserialize)]
@@ -107,7 +107,7 @@ pub(super) async fn expire(
         reason,
         "an operator ended the window of an operation: soon a retry with its key executes again"
     );
-    Ok(operation_response(id, &applied))
+    Ok(operation_response(&context.engine, id, &applied))
 }
 
 /// A record keeps this much of a reason, and so does the log.
@@ -131,8 +131,8 @@ fn applied(operation: OperationId, action: Action, operated: Operated) -> Result
     }
 }
 
-fn operation_response(id: RecordId, found: &Stamped) -> Response {
-    let mut shown = record_json::operation(id, found.version, &found.record, Bodies::Hidden);
+fn operation_response(engine: &Engine, id: RecordId, found: &Stamped) -> Response {
+    let mut shown = record_json::operation(engine, id, found.version, &found.record, Bodies::Hidden);
     shown["timeline"] = record_json::timeline(&found.record);
     response::ok(shown)
 }

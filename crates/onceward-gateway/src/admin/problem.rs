@@ -220,6 +220,7 @@ impl From<EngineError> for Problem {
                 StoreError::Unavailable { .. } | StoreError::Overloaded { .. } | StoreError::Ambiguous { .. },
             )
             | EngineError::Overloaded { .. }
+            | EngineError::NotVoided { .. }
             | EngineError::Stopping
             | EngineError::Contended { .. } => Self::Unavailable(error.to_string()),
         }

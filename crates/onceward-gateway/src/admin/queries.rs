@@ -7,7 +7,10 @@ use base64::Engine as _;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use http::Uri;
 use onceward::store::{Cursor, Filter, Scan, Which};
-use onceward::{Engine, Key, Scope, Timestamp, record::StateKind};
+use onceward::{
+    Engine, Key, Scope, Timestamp,
+    record::{Letter, StateKind},
+};
 use serde_json::{Value, json};
 
 use super::problem::{Problem, in_window};
@@ -43,7 +46,7 @@ pub(super) async fn one(
     };
     let found = context.engine.load(id).await?.ok_or(Problem::NotFound { id: operation })?;
     let found = in_window(operation, found)?;
-    let mut shown = record_json::operation(id, found.version, &found.record, bodies);
+    let mut shown = record_json::operation(&context.engine, id, found.version, &found.record, bodies);
     shown["bodies"] = bodies_word.into();
     shown["timeline"] = record_json::timeline(&found.record);
     Ok(response::ok(shown))
@@ -52,9 +55,14 @@ pub(super) async fn one(
 /// `GET /v1/operations`
 pub(super) async fn list(context: Context, uri: Uri) -> Result<Response, Problem> {
     let engine = &context.engine;
-    let mut query = input::query(&uri, &["state", "route", "scope", "key", "older_than", "cursor", "limit"])?;
+    let known = ["state", "dead", "route", "scope", "key", "older_than", "cursor", "limit"];
+    let mut query = input::query(&uri, &known)?;
+    let letter = query.get("dead").map(|dead| letter(dead)).transpose()?;
+    let state = query.get("state").map(|state| state_kind(state)).transpose()?;
     let filter = Filter {
-        state: query.get("state").map(|state| state_kind(state)).transpose()?,
+        // Every dead letter is unknown, and stores find the unknown by an index.
+        state: state.or_else(|| (letter == Some(Letter::Dead)).then_some(StateKind::Unknown)),
+        letter,
         route: query.remove("route"),
         created_before: match query.get("older_than") {
             Some(age) => Some(time_before(engine, input::duration("older_than", age)?).await?),
@@ -86,7 +94,7 @@ pub(super) async fn list(context: Context, uri: Uri) -> Result<Response, Problem
         .entries
         .iter()
         .map(|entry| match &entry.record {
-            Ok(record) => record_json::operation(entry.id, entry.version, record, Bodies::Hidden),
+            Ok(record) => record_json::operation(engine, entry.id, entry.version, record, Bodies::Hidden),
             Err(why) => record_json::unreadable(entry.id, entry.version, why),
         })
         .collect();
@@ -114,7 +122,7 @@ async fn operation_of_key(
         Scope::from_parts(parts.iter().map(String::as_str)).map_err(|error| invalid(error.to_string()))?;
     let id = engine.id_of(&scope, &key);
     let found = engine.load(id).await?.filter(|found| filter.accepts(&found.record));
-    Ok(found.map(|found| record_json::operation(id, found.version, &found.record, Bodies::Hidden)))
+    Ok(found.map(|found| record_json::operation(engine, id, found.version, &found.record, Bodies::Hidden)))
 }
 
 /// The time that lies `age` before now, by the store's clock.
@@ -131,8 +139,20 @@ async fn time_before(engine: &Engine, age: std::time::Duration) -> Result<Timest
 
 fn state_kind(text: &str) -> Result<StateKind, Problem> {
     StateKind::from_name(text).ok_or_else(|| {
-        let text: String = text.chars().take(32).collect();
         let names = StateKind::ALL.map(StateKind::name);
-        Problem::Invalid(format!("state = {text:?} is none of {names:?}"))
+        Problem::Invalid(format!("state = {:?} is none of {names:?}", shortened(text)))
     })
+}
+
+/// `dead=true`: dead letters only. `dead=false`: the rest.
+fn letter(text: &str) -> Result<Letter, Problem> {
+    match text {
+        "true" => Ok(Letter::Dead),
+        "false" => Ok(Letter::Live),
+        _ => Err(Problem::Invalid(format!("dead = {:?} is neither true nor false", shortened(text)))),
+    }
+}
+
+fn shortened(text: &str) -> String {
+    text.chars().take(32).collect()
 }

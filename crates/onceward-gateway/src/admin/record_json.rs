@@ -1,11 +1,12 @@
 //! Records as JSON.
 
-use std::time::{Duration, UNIX_EPOCH};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use onceward::codec::Unreadable;
+use onceward::reconcile::Plan;
 use onceward::store::{Stamped, Version};
 use onceward::{
-    OnLapse, Record, RecordId, Timestamp,
+    Engine, OnLapse, Record, RecordId, Timestamp,
     record::{Letter, State},
 };
 use serde_json::{Map, Value, json};
@@ -17,9 +18,13 @@ const LAST_SECOND: u64 = 253_402_300_799;
 
 /// A time as RFC 3339 has it, in UTC, to the microsecond.
 pub(super) fn time(at: Timestamp) -> Value {
+    rfc3339(at, humantime::format_rfc3339_micros).into()
+}
+
+fn rfc3339(at: Timestamp, format: fn(SystemTime) -> humantime::Rfc3339Timestamp) -> String {
     let last = Duration::from_secs(LAST_SECOND);
     let since = Duration::from_micros(at.as_micros()).min(last);
-    humantime::format_rfc3339_micros(UNIX_EPOCH + since).to_string().into()
+    format(UNIX_EPOCH + since).to_string()
 }
 
 /// A version as its digits. Those of PostgreSQL are above 2⁵³, where many JSON readers round.
@@ -28,7 +33,13 @@ pub(super) fn version_text(version: Version) -> Value {
 }
 
 /// One operation, without its timeline.
-pub(super) fn operation(id: RecordId, version: Version, record: &Record, bodies: Bodies) -> Value {
+pub(super) fn operation(
+    engine: &Engine,
+    id: RecordId,
+    version: Version,
+    record: &Record,
+    bodies: Bodies,
+) -> Value {
     let mut shown_record = json!({
         "id": id.to_string(),
         "operation": record.operation(id).to_string(),
@@ -79,7 +90,35 @@ pub(super) fn operation(id: RecordId, version: Version, record: &Record, bodies:
         fields.insert("last_finding".to_owned(), json);
     }
     add_state(fields, &record.state, bodies);
+    if let Some(next) = next(id, record, || engine.plan(record)) {
+        fields.insert("next".to_owned(), next.into());
+    }
     shown_record
+}
+
+/// What happens to an unknown outcome next, or what a person must do.
+fn next(id: RecordId, record: &Record, plan: impl FnOnce() -> Plan) -> Option<String> {
+    let State::Unknown { since, due_at, letter, .. } = record.state else { return None };
+    let resolve = || {
+        let operation = record.operation(id);
+        format!("find out what happened, then POST /v1/operations/{operation}/resolve")
+    };
+    let at = |time| rfc3339(time, humantime::format_rfc3339_seconds);
+    let plan = match letter {
+        Letter::Dead => return Some(format!("it waits for a person: {}", resolve())),
+        Letter::Live => plan(),
+    };
+    Some(match plan {
+        Plan::Find(_) => {
+            format!("it is asked about again by itself, at {} or soon after", at(due_at))
+        }
+        Plan::GiveUpAfter(after) => format!(
+            "nothing finds it out by itself: {}; from {} on it is a dead letter",
+            resolve(),
+            at(since.after(after))
+        ),
+        Plan::Leave | _ => "another gateway of its namespace finds it out".to_owned(),
+    })
 }
 
 fn add_state(fields: &mut Map<String, Value>, state: &State, bodies: Bodies) {

@@ -1,6 +1,7 @@
 //! `onceward migrate`, `onceward store` and `onceward receipts`: what an operator does to databases by hand.
 
 use onceward::receipts::TableName;
+use onceward::store::{Clock as _, SystemClock};
 use onceward_redis::RedisStore;
 use serde_json::{Value, json};
 
@@ -74,7 +75,7 @@ pub(crate) fn receipts_sql(dialect: &str, table: &TableName) -> String {
 pub(crate) async fn resume_voids(settings: &Settings, route: &str) -> Result<Done, Failure> {
     let finder = super::receipt_finder(settings)?;
     let resumed = match &finder {
-        Some(finder) => finder.resume_voids(route).await,
+        Some(finder) => finder.resume_voids(route, SystemClock.now()).await,
         None => None,
     };
     let Some(resumed) = resumed else {

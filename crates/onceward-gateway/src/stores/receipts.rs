@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use onceward::Identity;
 use onceward::receipts::{ReceiptFinder, ReceiptTable};
 use onceward_postgres::receipts::PostgresReceipts;
 use onceward_sqlite::receipts::SqliteReceipts;
@@ -43,7 +44,7 @@ impl ReceiptsUrl {
 
 /// What finds unknown outcomes out by receipts. `None` where no route has any. Nothing is connected yet.
 pub fn receipt_finder(settings: &Settings) -> Result<Option<Arc<ReceiptFinder>>, Failure> {
-    let mut finder = ReceiptFinder::new(&settings.reconciling);
+    let mut finder = ReceiptFinder::new(Identity::in_namespace(&settings.namespace), &settings.reconciling);
     let mut tables: Vec<(&ReceiptRoute, Arc<dyn ReceiptTable>)> = Vec::new();
     for route in &settings.receipts {
         let same = |(other, _): &&(&ReceiptRoute, _)| other.url == route.url && other.table == route.table;

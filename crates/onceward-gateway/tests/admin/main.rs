@@ -22,6 +22,8 @@ use axum::body::{Body, to_bytes};
 use axum::extract::ConnectInfo;
 use http::header::{AUTHORIZATION, HOST};
 use http::{Method, Request, Response, StatusCode};
+use onceward::receipts::ReceiptFinder;
+use onceward::reconcile::{FindTerms, Reconciling};
 use onceward::store::Store;
 use onceward::{
     Claim, Engine, Fingerprint, Identity, Key, MemoryStore, Outcome, Ran, RecordId, Reply, Scope, Timestamp,
@@ -31,6 +33,7 @@ use onceward_gateway::admin::{self, AdminState, Readiness, Tokens};
 use onceward_gateway::settings::{Role, Token};
 use onceward_gateway::telemetry::metrics::Metrics;
 use onceward_testkit::VirtualClock;
+use onceward_testkit::receipts::MemoryReceipts;
 use serde_json::Value;
 use tower::ServiceExt as _;
 
@@ -53,6 +56,16 @@ fn clock() -> Arc<VirtualClock> {
     Arc::new(VirtualClock::running_from(Timestamp::from_micros(1_800_000_000_000_000)))
 }
 
+/// A finder whose state is shown. The engine does not ask it.
+fn receipts() -> Arc<ReceiptFinder> {
+    let table = Arc::new(MemoryReceipts::with_clock(clock()));
+    Arc::new(ReceiptFinder::new(Identity::in_namespace("tests"), &Reconciling::default()).route(
+        ROUTE,
+        table,
+        FindTerms::default(),
+    ))
+}
+
 fn tokens() -> Tokens {
     let token =
         |name: &str, role, token: &str| Token { name: name.to_owned(), role, token: token.to_owned() };
@@ -72,6 +85,7 @@ impl Bench {
 
     async fn on(store: impl Store, clock: Arc<VirtualClock>) -> Self {
         let metrics = Metrics::new([ROUTE, "default"].into_iter()).unwrap();
+        metrics.receipts(receipts());
         let builder = Engine::builder(metrics.measured(Arc::new(store)))
             .instance(Instance::named(1))
             .clock(clock.clone())
@@ -123,6 +137,13 @@ impl Bench {
         let ran = self.run(key, "body", Outcome::lost("the upstream went away")).await;
         assert!(matches!(ran, Ran::Unknown(_)), "{ran:?}");
         id(key)
+    }
+
+    /// Makes an unknown outcome a dead letter.
+    async fn bury(&self, key: &str) {
+        let fence = self.engine.load(id(key)).await.unwrap().unwrap().record.fence;
+        let terms = FindTerms::default().attempts(1);
+        self.engine.inconclusive(id(key), fence, terms, "nobody can tell").await.unwrap();
     }
 
     fn text(&self) -> String {

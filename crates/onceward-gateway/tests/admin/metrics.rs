@@ -1,7 +1,6 @@
 //! What is counted, and under which name.
 
-use onceward::engine::{Observation, Observer as _};
-use onceward::event::FindTerms;
+use onceward::engine::{FindResult, Observation, Observer as _};
 use onceward_gateway::telemetry::metrics::{Batches, Handled};
 
 use super::*;
@@ -76,6 +75,32 @@ fn every_observation_is_counted_under_its_name_and_unknown_routes_under_other() 
     assert!(!metrics.text().contains("somewhere"));
 }
 
+#[test]
+fn every_find_is_counted_by_its_route_and_its_result() {
+    let metrics = Metrics::new([ROUTE].into_iter()).unwrap();
+    for result in FindResult::ALL {
+        let line = |route: &str| {
+            let result = result.name();
+            format!("api_idempotency_reconcile_finds_total{{result=\"{result}\",route=\"{route}\"}}")
+        };
+        assert_eq!(value(&metrics.text(), &line(ROUTE)), 0.0);
+        metrics.observe(ROUTE, id("k"), Observation::Found(result));
+        metrics.observe("POST /somewhere/else", id("k"), Observation::Found(result));
+        let text = metrics.text();
+        assert_eq!((value(&text, &line(ROUTE)), value(&text, &line("other"))), (1.0, 1.0));
+    }
+    assert!(!metrics.text().contains("somewhere"));
+}
+
+#[tokio::test]
+async fn only_routes_with_receipts_tell_whether_their_voids_release() {
+    let bench = Bench::new().await;
+    for name in ["receipt_voids_controlled", "receipt_voids_suspended"] {
+        assert_eq!(of_route(&bench.text(), name), 0.0);
+        assert_eq!(bench.text().matches(&format!("\napi_idempotency_{name}{{")).count(), 1);
+    }
+}
+
 #[tokio::test(start_paused = true)]
 async fn what_an_engine_does_is_counted_for_its_route() {
     let bench = Bench::new().await;
@@ -116,10 +141,8 @@ async fn the_unknown_outcomes_in_the_store_are_counted_when_somebody_asks() {
     let bench = Bench::new().await;
     bench.lose("a").await;
     bench.clock.advance(100 * SECOND);
-    let dead = bench.lose("b").await;
-    let fence = bench.engine.load(dead).await.unwrap().unwrap().record.fence;
-    let terms = FindTerms::default().attempts(1);
-    bench.engine.inconclusive(dead, fence, terms, "nobody can tell").await.unwrap();
+    bench.lose("b").await;
+    bench.bury("b").await;
     bench.clock.advance(20 * SECOND);
     let request = request(Method::GET, "/metrics", "127.0.0.1:1").body(Body::empty()).unwrap();
     let answer = to_bytes(bench.send(request).await.into_body(), 1 << 20).await.unwrap();

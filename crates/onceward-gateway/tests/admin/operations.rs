@@ -214,6 +214,8 @@ async fn a_list_is_narrowed_by_every_filter_and_goes_on_after_its_cursor() {
     assert_eq!(seen.len(), 4);
     for query in [
         "state=open",
+        "dead=yes",
+        "dead=true&dead=false",
         "limit=0",
         "limit=1001",
         "older_than=soon",
@@ -225,6 +227,69 @@ async fn a_list_is_narrowed_by_every_filter_and_goes_on_after_its_cursor() {
         let (status, problem) = bench.operate(Method::GET, &format!("/v1/operations?{query}"), "").await;
         assert_eq!(status, StatusCode::BAD_REQUEST, "{query}: {problem}");
     }
+}
+
+#[tokio::test]
+async fn dead_letters_are_listed_alone_or_left_out_with_every_other_filter() {
+    let bench = Bench::new().await;
+    for key in ["live-1", "dead-1", "live-2", "dead-2", "dead-3"] {
+        bench.lose(key).await;
+    }
+    for key in ["dead-1", "dead-2", "dead-3"] {
+        bench.bury(key).await;
+    }
+    bench.run("done", "body", done()).await;
+    let (dead, live) = (vec!["dead-1", "dead-2", "dead-3"], vec!["live-1", "live-2"]);
+    let rest = vec!["done", "live-1", "live-2"];
+    for (query, expected) in [
+        ("dead=true", dead.clone()),
+        ("dead=true&state=unknown", dead.clone()),
+        ("dead=true&state=completed", vec![]),
+        ("dead=true&route=POST+%2Fpayments", dead.clone()),
+        ("dead=true&route=other", vec![]),
+        ("dead=true&older_than=1h", vec![]),
+        ("dead=true&scope=acme&key=dead-1", vec!["dead-1"]),
+        ("dead=true&scope=acme&key=live-1", vec![]),
+        ("dead=false", rest),
+        ("dead=false&state=unknown", live),
+        ("dead=false&scope=acme&key=dead-1", vec![]),
+        ("dead=", vec!["dead-1", "dead-2", "dead-3", "done", "live-1", "live-2"]),
+    ] {
+        for limit in [1, 2, 100] {
+            assert_eq!(keys_of(&bench, &format!("{query}&limit={limit}")).await, expected, "{query}");
+        }
+    }
+    let (status, problem) = bench.operate(Method::GET, "/v1/operations?dead=yes", "").await;
+    assert_eq!((status, &problem["code"]), (StatusCode::BAD_REQUEST, &"request_invalid".into()));
+    assert!(problem["detail"].as_str().unwrap().contains("dead = \"yes\" is neither true nor false"));
+}
+
+#[tokio::test]
+async fn a_dead_letter_leaves_its_list_when_it_is_resolved() {
+    let bench = Bench::new().await;
+    let id = bench.lose("k").await;
+    bench.bury("k").await;
+    assert_eq!(keys_of(&bench, "dead=true").await, ["k"]);
+    bench.operate(Method::POST, &format!("/v1/operations/{id}/resolve"), PAID).await;
+    assert_eq!(keys_of(&bench, "dead=true").await, Vec::<String>::new());
+    assert_eq!(keys_of(&bench, "dead=false").await, ["k"]);
+}
+
+/// The keys of every page of a list, sorted. No page but the last is empty.
+async fn keys_of(bench: &Bench, query: &str) -> Vec<String> {
+    let (mut keys, mut cursor) = (Vec::new(), String::new());
+    loop {
+        let path = format!("/v1/operations?{query}&cursor={cursor}");
+        let (status, page) = bench.operate(Method::GET, &path, "").await;
+        assert_eq!(status, StatusCode::OK, "{path}: {page}");
+        let found = page["operations"].as_array().unwrap();
+        keys.extend(found.iter().map(|one| one["key"].as_str().unwrap().to_owned()));
+        let Some(next) = page["next_cursor"].as_str() else { break };
+        assert!(!found.is_empty(), "{path}: an empty page says that there are more");
+        next.clone_into(&mut cursor);
+    }
+    keys.sort();
+    keys
 }
 
 #[tokio::test]

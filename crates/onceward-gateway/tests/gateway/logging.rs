@@ -94,6 +94,8 @@ async fn an_unknown_outcome_is_one_line_with_its_operation_its_cause_and_the_nex
         "{line}"
     );
     assert!(text(line, "next").contains(&format!("POST /v1/operations/{operation}/resolve")), "{line}");
+    assert!(text(line, "next").contains("nothing finds it out by itself"), "{line}");
+    assert!(shown["next"].as_str().unwrap().contains(&format!("POST /v1/operations/{operation}/resolve")));
     // The record keeps the same cause.
     assert_eq!((&shown["state"], &shown["last_error"]), (&json!("unknown"), &line["cause"]));
     assert_eq!((&shown["method"], &shown["path"]), (&json!("POST"), &json!("/charges")));

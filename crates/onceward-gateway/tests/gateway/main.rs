@@ -2,6 +2,7 @@
 #![expect(clippy::unwrap_used, clippy::panic, reason = "these are tests")]
 #![cfg_attr(not(target_os = "linux"), allow(dead_code, reason = "disks and clocks fail here only on Linux"))]
 
+mod alerts;
 mod answers;
 mod certificate;
 mod configuration;

@@ -1,7 +1,9 @@
 """Takes orders: each is a row in `orders` and a receipt row, in one transaction of psycopg or sqlite3.
 
 Every connection has a process of its own, so that a test can kill or stop one execution and leave the others alone. A request
-with `x-talk` is led by the test, over the socket in ORDERS_CONTROL: the handler says where it is, and waits for a word.
+with `x-talk` is led by the test, over the socket in ORDERS_CONTROL: the handler says where it is, and waits for a word. A proxy
+marks the second delivery of a request with `x-delivery`. A request with `x-gives-up` is answered 500 where its transaction
+could be tried again.
 
     orders.py PORT    with the database in ORDERS_DATABASE: postgres://... or sqlite:PATH
 """
@@ -31,12 +33,12 @@ class Refused(Exception):
 class Talk:
     """What the handler and the test tell each other about one request."""
 
-    def __init__(self, key, wanted):
+    def __init__(self, headers):
         self.stream = None
-        if wanted:
+        if headers["x-talk"]:
             host, port = os.environ["ORDERS_CONTROL"].split(":")
             self.stream = socket.create_connection((host, int(port))).makefile("rw")
-            self.tell(f"{key} {os.getpid()}")
+            self.tell(f"{headers['idempotency-key']}{headers['x-delivery'] or ''} {os.getpid()}")
 
     def tell(self, line):
         if self.stream:
@@ -140,7 +142,10 @@ def order(headers, talk):
             body = take_order(headers, talk)
             talk.tell("ended committed")
             return 201, body
-        except psycopg.errors.SerializationFailure:
+        except psycopg.errors.SerializationFailure as error:
+            if headers["x-gives-up"]:
+                talk.tell(f"ended {error.sqlstate}")
+                return 500, json.dumps({"error": error.sqlstate}).encode()
             talk.tell("again")
         except Refused as refused:
             talk.tell("ended refused")
@@ -154,7 +159,7 @@ def order(headers, talk):
 class Handler(http.server.BaseHTTPRequestHandler):
     def do_POST(self):
         self.rfile.read(int(self.headers["content-length"] or 0))
-        talk = Talk(self.headers["idempotency-key"], self.headers["x-talk"])
+        talk = Talk(self.headers)
         status, body = order(self.headers, talk)
         self.send_response(status)
         self.send_header("content-type", "application/json")

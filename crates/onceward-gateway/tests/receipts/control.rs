@@ -39,6 +39,9 @@ impl Point {
     }
 }
 
+/// What a handler says before it tries its transaction again.
+const AGAIN: &str = "again";
+
 /// The test's end of every such socket.
 pub struct Control {
     pub address: SocketAddr,
@@ -148,20 +151,21 @@ impl Delivery {
         self.ended().await
     }
 
-    /// How the handler's work ended, which goes on at every point.
+    /// How the handler's work ended, which goes on at every point and tries a transaction again where that may help.
     pub async fn ended(&mut self) -> Option<String> {
         loop {
             let line = self.line().await?;
-            if let Some(end) = line.strip_prefix("ended ") {
-                return Some(end.to_owned());
+            match line.strip_prefix("ended ") {
+                Some(end) => return Some(end.to_owned()),
+                None if line == AGAIN => {}
+                None => self.say("go").await,
             }
-            self.say("go").await;
         }
     }
 
     /// Returns once the handler tries its transaction again from the beginning.
     pub async fn tries_again(&mut self) {
-        assert_eq!(self.line().await.as_deref(), Some("again"));
+        assert_eq!(self.line().await.as_deref(), Some(AGAIN));
     }
 
     /// Sends the process a signal by its name. It waits for a word, so it has not ended.

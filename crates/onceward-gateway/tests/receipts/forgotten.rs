@@ -3,10 +3,10 @@
 use crate::control::Point;
 use crate::handler::Language;
 use crate::harness::Response;
-use crate::shop::{Database, Shop};
+use crate::shop::Shop;
 use crate::world::{PATIENT, ROUTE, Setup, World, is_of_receipt, operation_of, order_of};
 
-const FORGOTTEN: &str = "a request was answered 2xx without a receipt";
+const FORGOTTEN: &str = "a request was answered as done without a receipt";
 
 /// Finds that decide nothing end soon.
 const IMPATIENT: &str = r#"
@@ -37,12 +37,16 @@ async fn a_handler_that_forgets_its_row_on_one_path_suspends_the_voids_until_an_
         assert_eq!(forgot.status, 201);
         let line = world.gateway.logged(FORGOTTEN);
         assert!(line.contains(&operation_of(&forgot)) && line.contains("--resume-voids"), "{line}");
+        world.gateway.until_metric("api_idempotency_receipt_voids_controlled", 1.0).await;
+        world.gateway.until_metric("api_idempotency_receipt_voids_suspended", 1.0).await;
         let (is_well, checked) = world.run(&["check"]);
         assert!(!is_well && checked.contains(FORGOTTEN), "{checked}");
 
         // Nothing is released, and no fence is raised: this order may have been taken without a row as well.
         let early = lost(&world, "early", Point::Written).await;
         world.until_found(&early, "voids of its route are suspended").await;
+        let shown = world.shown(&early).await;
+        assert!(shown["next"].as_str().unwrap().starts_with("it is asked about again"), "{shown}");
         assert!(is_unknown(&world.order("early").await));
         assert_eq!(world.shop.fence_of(&early).await, None);
         // What has a row is found out as before.
@@ -82,7 +86,14 @@ async fn with_the_wrong_database(setup: Setup) -> World {
 }
 
 async fn is_a_dead_letter(world: &World, key: &str, operation: &str) {
-    world.gateway.logged("an unknown outcome was given up");
+    let line = world.gateway.logged("an unknown outcome was given up");
+    assert!(
+        line.contains(operation) && line.contains(&format!("/v1/operations/{operation}/resolve")),
+        "{line}"
+    );
+    assert!(line.contains("cause=\"the request was sent") && line.contains("finding=\""), "{line}");
+    let shown = world.shown(operation).await;
+    assert!(shown["next"].as_str().unwrap().starts_with("it waits for a person: "), "{shown}");
     let refused = world.order(key).await;
     assert!(is_unknown(&refused), "{refused:?}");
     assert_eq!(
@@ -119,10 +130,7 @@ async fn a_table_that_is_bound_to_another_store_is_refused_at_the_start() {
             std::fs::copy(world.folder.path().join(file), other.path().join(file)).unwrap();
         }
         let serving = crate::world::Serving {
-            store: match setup.store {
-                Database::Sqlite => "sqlite:onceward.db".to_owned(),
-                Database::Postgres => onceward_testkit::servers::shared_postgres(),
-            },
+            store: setup.store.url(),
             upstream: world.serving.upstream.clone(),
             shop: world.serving.shop.clone(),
         };

@@ -1,7 +1,10 @@
 //! Handlers that are killed around their commit.
 
 use crate::control::Point;
-use crate::world::{PATIENT, Setup, is_final, is_of_receipt};
+use crate::world::{PATIENT, Setup, is_final, is_of_receipt, operation_of};
+
+const FOUND_AT_END: &str =
+    "an execution ended without a usable answer, and it was found out at once what it did";
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_handler_killed_before_its_commit_is_released_at_once_and_the_retry_orders_once() {
@@ -14,6 +17,9 @@ async fn a_handler_killed_before_its_commit_is_released_at_once_and_the_retry_or
             let first = led.answer().await;
             assert_eq!(first.status_and_code(), (502, "idempotency_not_executed".to_owned()), "{key}");
             assert_eq!(first.header("x-should-retry"), "true", "{key}");
+            let line = world.gateway.logged(FOUND_AT_END);
+            assert!(line.contains("found=\"voided\"") && line.contains(&operation_of(&first)), "{line}");
+            assert!(line.contains("cause=\"the request was sent, and no whole answer came"), "{line}");
             assert_eq!(world.shop.orders_of(key).await, 0, "{key}");
             let retry = world.order(key).await;
             assert!(retry.status == 201 && !retry.is_replayed(), "{key}: {retry:?}");
@@ -32,6 +38,8 @@ async fn a_handler_killed_after_its_commit_is_answered_for_by_its_row() {
         let first = led.answer().await;
         assert!(is_of_receipt(&first) && !first.is_replayed(), "{first:?}");
         assert_eq!(first.json(), serde_json::json!({ "ordered": "k" }));
+        let line = world.gateway.logged(FOUND_AT_END);
+        assert!(line.contains("found=\"completed\"") && line.contains(&operation_of(&first)), "{line}");
         let retry = world.order("k").await;
         assert!(retry.is_replayed() && retry.body == first.body, "{retry:?}");
         assert_eq!(world.shop.orders_of("k").await, 1);

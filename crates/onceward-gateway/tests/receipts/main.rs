@@ -7,16 +7,25 @@
 #![expect(clippy::unwrap_used, clippy::panic, reason = "these are tests")]
 
 mod control;
+mod cut;
+mod failover;
 mod forgotten;
+mod gateways_killed;
 mod handler;
 #[path = "../gateway/harness/mod.rs"]
 #[allow(dead_code, unused_imports, reason = "the tests of the gateway use the rest")]
 mod harness;
+mod isolation;
 mod killed;
+mod open;
+mod operators;
 mod page;
 mod paused;
+mod repeater;
 mod rounds;
 mod rust;
+mod shared;
 mod shop;
 mod statuses;
+mod twice;
 mod world;

@@ -11,7 +11,7 @@ use crate::control::Point;
 use crate::handler::Language;
 use crate::harness::{Request, Response, within};
 use crate::shop::Database;
-use crate::world::{Led, Setup, World, is_final};
+use crate::world::{Led, Setup, Store, World, is_final};
 
 const ROUNDS: usize = 500;
 const AT_ONCE: usize = 12;
@@ -191,18 +191,18 @@ async fn rounds(setup: Setup) {
     }
 }
 
-fn in_python(store: Database, shop: Database) -> Option<Setup> {
+fn in_python(store: Store, shop: Database) -> Option<Setup> {
     Language::Python.is_installed().then_some(Setup { store, shop, handler: Language::Python })
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn five_hundred_orders_of_any_fate_are_each_known_soon_and_taken_once_in_sqlite() {
-    let Some(setup) = in_python(Database::Sqlite, Database::Sqlite) else { return };
+    let Some(setup) = in_python(Store::Sqlite, Database::Sqlite) else { return };
     rounds(setup).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn five_hundred_orders_of_any_fate_are_each_known_soon_and_taken_once_in_postgresql() {
-    let Some(setup) = in_python(Database::Postgres, Database::Postgres) else { return };
+    let Some(setup) = in_python(Store::Postgres, Database::Postgres) else { return };
     rounds(setup).await;
 }

@@ -21,6 +21,9 @@ const CONNECTION: &str = "rust::this_program_takes_one_order_where_the_handler_h
 /// Names the test that the program was started for.
 const ROLE: &str = "ORDERS_ROLE";
 
+/// PostgreSQL's code for a transaction that may succeed if it is tried again.
+const SERIALIZATION: &str = "40001";
+
 const HEADERS: &str = r#"[["content-type","application/json"],["x-answer-of","receipt"]]"#;
 
 /// This program, started again for one of these tests.
@@ -122,7 +125,8 @@ impl Talk {
         }
         let socket = TcpStream::connect(std::env::var("ORDERS_CONTROL").unwrap()).unwrap();
         let mut talk = Self(Some(BufReader::new(socket)));
-        talk.tell(&format!("{} {}", headers["idempotency-key"], std::process::id()));
+        let again = headers.get("x-delivery").map_or("", String::as_str);
+        talk.tell(&format!("{}{again} {}", headers["idempotency-key"], std::process::id()));
         talk
     }
 
@@ -159,9 +163,12 @@ fn order(headers: &Headers, talk: &mut Talk) -> (u16, String) {
     loop {
         let (end, answer) = match take_order(headers, talk) {
             Ok(body) => ("committed".to_owned(), (201, body)),
-            Err(Failed::Serialization) => {
+            Err(Failed::Serialization) if !headers.contains_key("x-gives-up") => {
                 talk.tell("again");
                 continue;
+            }
+            Err(Failed::Serialization) => {
+                (SERIALIZATION.to_owned(), (500, serde_json::json!({ "error": SERIALIZATION }).to_string()))
             }
             Err(Failed::Refused(status)) => {
                 ("refused".to_owned(), (status, "{\"error\":\"refused\"}".to_owned()))
@@ -291,7 +298,7 @@ impl From<rusqlite::Error> for Failed {
 impl From<tokio_postgres::Error> for Failed {
     fn from(error: tokio_postgres::Error) -> Self {
         match error.code().map(|code| code.code()) {
-            Some("40001") => Self::Serialization,
+            Some(SERIALIZATION) => Self::Serialization,
             Some(code) => Self::Database(code.to_owned()),
             None => Self::Database(error.to_string()),
         }

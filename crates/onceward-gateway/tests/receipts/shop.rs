@@ -75,6 +75,38 @@ impl Shop {
         file
     }
 
+    /// The port of its server.
+    pub fn port(&self) -> u16 {
+        let (_, rest) = self.url.rsplit_once(':').unwrap();
+        rest.split_once('/').unwrap().0.parse().unwrap()
+    }
+
+    /// Its name on that server.
+    pub fn name(&self) -> &str {
+        self.url.rsplit_once('/').unwrap().1
+    }
+
+    /// The same database at another port.
+    pub fn url_at(&self, port: u16) -> String {
+        self.url.replace(&format!(":{}/", self.port()), &format!(":{port}/"))
+    }
+
+    /// How many sessions wait for a lock in PostgreSQL, of those that a condition chooses.
+    pub async fn waiting(&self, which: &str) -> usize {
+        let sql = format!(
+            "SELECT query FROM pg_stat_activity WHERE datname = current_database() AND wait_event_type = 'Lock' AND {which}"
+        );
+        self.texts(&sql).await.len()
+    }
+
+    /// Returns once one of these sessions waits.
+    pub async fn until_waiting(&self, which: &str) {
+        wait::until("a session waits for a lock", async || {
+            seen(self.waiting(which).await, |&waiting| waiting > 0)
+        })
+        .await;
+    }
+
     /// How often each key was ordered.
     pub async fn orders(&self) -> BTreeMap<String, usize> {
         let mut counts = BTreeMap::new();

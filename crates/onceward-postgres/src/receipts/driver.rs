@@ -72,8 +72,8 @@ impl PostgresReceipts {
         }
     }
 
-    async fn void_now(&self, operation: OperationId, fence: Fence) -> Result<ReceiptRow, TableError> {
-        let sql = self.statements().void(operation, column("fence", fence.as_number())?);
+    /// Carries a void out, or a release, which is one.
+    async fn void_by(&self, sql: String, fence: Fence) -> Result<ReceiptRow, TableError> {
         let rows = self.write(sql).await?;
         let row = rows.first().ok_or_else(|| {
             // A rule or a trigger of the table can suppress a row.
@@ -142,7 +142,17 @@ fn column(what: &str, number: u64) -> Result<i64, TableError> {
 
 impl ReceiptTable for PostgresReceipts {
     fn void(&self, operation: OperationId, fence: Fence) -> TableFuture<'_, ReceiptRow> {
-        Box::pin(self.void_now(operation, fence))
+        Box::pin(async move {
+            let number = column("fence", fence.as_number())?;
+            self.void_by(self.statements().void(operation, number), fence).await
+        })
+    }
+
+    fn release(&self, operation: OperationId, fence: Fence) -> TableFuture<'_, ReceiptRow> {
+        Box::pin(async move {
+            let number = column("fence", fence.as_number())?;
+            self.void_by(self.statements().release(operation, number), fence).await
+        })
     }
 
     fn read(&self, operation: OperationId) -> TableFuture<'_, Option<ReceiptRow>> {

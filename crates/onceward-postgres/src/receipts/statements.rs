@@ -59,6 +59,19 @@ impl Statements {
         )
     }
 
+    /// A void that also removes the outside call that was begun, unless a later execution began it.
+    pub(super) fn release(&self, operation: OperationId, fence: i64) -> String {
+        let Self { write, table, columns, .. } = self;
+        let removed = ["entered", "entered_at", "dedup_until"].map(|column| {
+            format!("{column} = CASE WHEN stored.fence > excluded.fence THEN stored.{column} END")
+        });
+        format!(
+            "{write} INSERT INTO {table} AS stored (operation, fence) VALUES ('{operation}', {fence}) \
+             ON CONFLICT (operation) DO UPDATE SET fence = greatest(stored.fence, excluded.fence), {} RETURNING {columns}",
+            removed.join(", ")
+        )
+    }
+
     pub(super) fn read(&self, operation: OperationId) -> String {
         let Self { read, table, columns, .. } = self;
         format!("{read} SELECT {columns} FROM {table} AS stored WHERE operation = '{operation}'")

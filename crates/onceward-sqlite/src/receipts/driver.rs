@@ -78,10 +78,15 @@ impl SqliteReceipts {
             .map_err(|error| unavailable(format!("the thread of the receipt table has ended: {error}")))?
     }
 
-    async fn void_now(&self, operation: OperationId, fence: Fence) -> Result<ReceiptRow, TableError> {
+    /// Carries a void out, or a release, which is one.
+    async fn void_by(
+        &self,
+        void: fn(&Statements, &Connection, OperationId, i64) -> Result<ReceiptRow, Failure>,
+        (operation, fence): (OperationId, Fence),
+    ) -> Result<ReceiptRow, TableError> {
         let number = column("fence", fence.as_number())?;
         self.run(move |connection, statements| {
-            let row = write(connection, |transaction| statements.void(transaction, operation, number))?;
+            let row = write(connection, |transaction| void(statements, transaction, operation, number))?;
             if row.fence < fence {
                 let words =
                     "the void did not raise the fence: remove the trigger of the table that prevents it";
@@ -126,7 +131,11 @@ fn column(what: &str, number: u64) -> Result<i64, TableError> {
 
 impl ReceiptTable for SqliteReceipts {
     fn void(&self, operation: OperationId, fence: Fence) -> TableFuture<'_, ReceiptRow> {
-        Box::pin(self.void_now(operation, fence))
+        Box::pin(self.void_by(Statements::void, (operation, fence)))
+    }
+
+    fn release(&self, operation: OperationId, fence: Fence) -> TableFuture<'_, ReceiptRow> {
+        Box::pin(self.void_by(Statements::release, (operation, fence)))
     }
 
     fn read(&self, operation: OperationId) -> TableFuture<'_, Option<ReceiptRow>> {

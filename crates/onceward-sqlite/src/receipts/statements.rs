@@ -39,12 +39,36 @@ impl Statements {
         operation: OperationId,
         fence: i64,
     ) -> Result<ReceiptRow, Failure> {
-        let Self { table, columns } = self;
         let raise = format!(
-            "INSERT INTO {table} (operation, fence) VALUES (?1, ?2) \
-             ON CONFLICT (operation) DO UPDATE SET fence = max(fence, excluded.fence)"
+            "INSERT INTO {} (operation, fence) VALUES (?1, ?2) \
+             ON CONFLICT (operation) DO UPDATE SET fence = max(fence, excluded.fence)",
+            self.table
         );
         connection.execute(&raise, params![operation.to_string(), fence])?;
+        self.row(connection, operation)
+    }
+
+    /// A void that also removes the outside call that was begun, unless a later execution began it.
+    pub(super) fn release(
+        &self,
+        connection: &Connection,
+        operation: OperationId,
+        fence: i64,
+    ) -> Result<ReceiptRow, Failure> {
+        let removed = ["entered", "entered_at", "dedup_until"]
+            .map(|column| format!("{column} = CASE WHEN fence > excluded.fence THEN {column} END"));
+        let raise = format!(
+            "INSERT INTO {} (operation, fence) VALUES (?1, ?2) \
+             ON CONFLICT (operation) DO UPDATE SET fence = max(fence, excluded.fence), {}",
+            self.table,
+            removed.join(", ")
+        );
+        connection.execute(&raise, params![operation.to_string(), fence])?;
+        self.row(connection, operation)
+    }
+
+    fn row(&self, connection: &Connection, operation: OperationId) -> Result<ReceiptRow, Failure> {
+        let Self { table, columns } = self;
         let select = format!("SELECT {columns} FROM {table} WHERE operation = ?1");
         Ok(connection.query_row(&select, [operation.to_string()], receipt)?)
     }

@@ -160,13 +160,14 @@ pub async fn a_due_scan_follows_what_a_swap_changed(bench: Bench) {
     assert_eq!(leases().await, [], "a forgotten record is still due");
 }
 
-/// One record for each combination of state, route, scope and age.
+/// One record for each combination of state, letter, route, scope and age.
 fn combinations() -> Vec<(RecordId, Record)> {
     let mut all = Vec::new();
     for state in [
         sample::in_progress(seconds(60)),
         sample::completed(seconds(60)),
         sample::failed_retryable(seconds(60)),
+        sample::unknown(seconds(60), Letter::Live),
         sample::unknown(seconds(60), Letter::Dead),
         sample::expired(seconds(60)),
     ] {
@@ -180,7 +181,7 @@ fn combinations() -> Vec<(RecordId, Record)> {
                         ..Subject::default()
                     };
                     let record = sample::in_state("k", state.clone());
-                    let number = u64::try_from(all.len()).expect("there are forty");
+                    let number = u64::try_from(all.len()).expect("there are forty-eight");
                     all.push((
                         sample::id(number),
                         Record { subject: subject.into(), created_at: seconds(created), ..record },
@@ -196,12 +197,13 @@ fn combinations() -> Vec<(RecordId, Record)> {
 fn filters() -> Vec<Filter> {
     let states = std::iter::once(None).chain(StateKind::ALL.map(Some));
     let mut all = Vec::new();
-    for state in states {
+    for (state, letter) in states.flat_map(|state| LETTERS.map(|letter| (state, letter))) {
         for route in [None, Some("POST /payments"), Some("POST /pay")] {
             for scope in [None, Some("acme"), Some("acme,eu"), Some("ACME")] {
                 for created_before in [None, Some(seconds(5)), Some(seconds(6)), Some(seconds(7))] {
                     all.push(Filter {
                         state,
+                        letter,
                         route: route.map(str::to_owned),
                         scope: scope.map(str::to_owned),
                         created_before,
@@ -213,13 +215,17 @@ fn filters() -> Vec<Filter> {
     all
 }
 
+const LETTERS: [Option<Letter>; 3] = [None, Some(Letter::Live), Some(Letter::Dead)];
+
 pub async fn a_filter_lists_what_agrees_with_every_field_given(bench: Bench) {
     let records = combinations();
     for (id, record) in &records {
         bench.put(*id, None, record).await;
     }
     let agrees = |filter: &Filter, record: &Record| {
+        let is_dead = matches!(record.state, State::Unknown { letter: Letter::Dead, .. });
         filter.state.is_none_or(|state| state == record.state.kind())
+            && filter.letter.is_none_or(|letter| (letter == Letter::Dead) == is_dead)
             && filter.route.as_deref().is_none_or(|route| route == record.subject.route)
             && filter.scope.as_deref().is_none_or(|scope| scope == record.subject.scope)
             && filter.created_before.is_none_or(|before| before > record.created_at)
@@ -235,10 +241,12 @@ pub async fn pages_of_filtered_records_lose_and_repeat_nothing(bench: Bench) {
     for (id, record) in combinations() {
         bench.put(id, None, &record).await;
     }
-    for filter in [Filter::default(), Filter { state: Some(StateKind::Unknown), ..Filter::default() }] {
+    let states = [None, Some(StateKind::Unknown)];
+    for (state, letter) in states.into_iter().flat_map(|state| LETTERS.map(|letter| (state, letter))) {
+        let filter = Filter { state, letter, ..Filter::default() };
         let expected =
             combinations().iter().filter(|(_, record)| filter.accepts(record)).map(|(id, _)| *id).collect();
-        for limit in [1, 3, 8, 39, 40, 41] {
+        for limit in [1, 3, 8, 47, 48, 49] {
             each_once(bench.listed(Which::Filter(filter.clone()), limit).await, &expected);
         }
     }

@@ -2,14 +2,15 @@
 
 use std::collections::BTreeMap;
 use std::fmt;
+use std::pin::pin;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use onceward::plumbing::time::sleep;
-use onceward::receipts::{AgedRow, Note, ReceiptRow, ReceiptTable, TableError, TableFuture};
+use onceward::receipts::{AgedRow, KEEP, Note, ReceiptRow, ReceiptTable, TableError, TableFuture};
 use onceward::store::{Clock, SystemClock};
 use onceward::{Fence, OperationId};
-use tokio::sync::watch;
+use tokio::sync::Notify;
 
 use super::memory_handler::MemoryHandler;
 
@@ -40,10 +41,12 @@ pub struct MemoryReceipts {
 
 pub(super) struct Shared {
     pub(super) clock: Arc<dyn Clock>,
+    /// How young a fence must be to make a row.
+    pub(super) keep: Duration,
     lock_wait: Duration,
     tables: Mutex<Tables>,
-    /// Counts what may let a waiting transaction go on.
-    released: watch::Sender<u64>,
+    /// Wakes those who wait for a row, in the order in which they came, so that a simulated history repeats itself.
+    pub(super) released: Notify,
 }
 
 /// What is committed, and who holds what.
@@ -57,6 +60,13 @@ pub(super) struct Tables {
     outage: Option<String>,
     lost_answers: usize,
     voids: Vec<(OperationId, Fence)>,
+}
+
+/// What a void does to an outside call that was begun.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum OpenCall {
+    Left,
+    Removed,
 }
 
 /// As long as the databases' drivers wait.
@@ -76,8 +86,13 @@ impl MemoryReceipts {
 
     /// An empty table with the database's clock.
     pub fn with_clock(clock: Arc<dyn Clock>) -> Self {
-        let (released, _) = watch::channel(0);
-        let shared = Shared { clock, lock_wait: LOCK_WAIT, tables: Mutex::default(), released };
+        Self::with_clock_and_keep(clock, KEEP)
+    }
+
+    /// The same, where the day for which a fence may make a row lasts this long. Ages are shortened to match.
+    pub fn with_clock_and_keep(clock: Arc<dyn Clock>, keep: Duration) -> Self {
+        let released = Notify::new();
+        let shared = Shared { clock, keep, lock_wait: LOCK_WAIT, tables: Mutex::default(), released };
         Self { shared: Arc::new(shared) }
     }
 
@@ -142,7 +157,11 @@ impl MemoryReceipts {
         Ok(answer)
     }
 
-    async fn void_now(&self, operation: OperationId, fence: Fence) -> Result<ReceiptRow, TableError> {
+    async fn void_now(
+        &self,
+        (operation, fence): (OperationId, Fence),
+        call: OpenCall,
+    ) -> Result<ReceiptRow, TableError> {
         let key = operation.to_string();
         if i64::try_from(fence.as_number()).is_err() {
             return Err(TableError::Unavailable {
@@ -151,13 +170,14 @@ impl MemoryReceipts {
         }
         let lock_wait = self.shared.lock_wait;
         let voided = async {
-            let mut released = self.shared.watch();
             loop {
-                if let Some(answer) = self.try_void(&key, operation, fence) {
+                let mut released = pin!(self.shared.released.notified());
+                // From now on, so that no release is missed.
+                released.as_mut().enable();
+                if let Some(answer) = self.try_void(&key, (operation, fence), call) {
                     return answer;
                 }
-                // The sender lives as long as this table.
-                drop(released.changed().await);
+                released.await;
             }
         };
         tokio::select! {
@@ -171,8 +191,8 @@ impl MemoryReceipts {
     fn try_void(
         &self,
         key: &str,
-        operation: OperationId,
-        fence: Fence,
+        (operation, fence): (OperationId, Fence),
+        call: OpenCall,
     ) -> Option<Result<ReceiptRow, TableError>> {
         self.carry_out(|tables| {
             if tables.holders.contains_key(key) {
@@ -181,6 +201,9 @@ impl MemoryReceipts {
             tables.voids.push((operation, fence));
             let new = ReceiptRow { fence, point: None, entered: None, reply: None };
             let row = tables.rows.entry(key.to_owned()).or_insert(new);
+            if call == OpenCall::Removed && row.fence <= fence {
+                row.entered = None;
+            }
             row.fence = row.fence.max(fence);
             Some(row.clone())
         })
@@ -194,6 +217,7 @@ impl MemoryReceipts {
         limit: usize,
     ) -> Result<Vec<AgedRow>, TableError> {
         let now = self.shared.clock.now().as_micros();
+        let age = age.mul_f64(self.shared.keep.as_secs_f64() / KEEP.as_secs_f64());
         let oldest = now.saturating_sub(u64::try_from(age.as_micros()).unwrap_or(u64::MAX));
         let after = after.map(|operation| operation.to_string());
         self.carry_out(|tables| {
@@ -214,17 +238,17 @@ impl Shared {
 
     /// Lets those who wait look again.
     pub(super) fn wake(&self) {
-        self.released.send_modify(|count| *count += 1);
-    }
-
-    pub(super) fn watch(&self) -> watch::Receiver<u64> {
-        self.released.subscribe()
+        self.released.notify_waiters();
     }
 }
 
 impl ReceiptTable for MemoryReceipts {
     fn void(&self, operation: OperationId, fence: Fence) -> TableFuture<'_, ReceiptRow> {
-        Box::pin(self.void_now(operation, fence))
+        Box::pin(self.void_now((operation, fence), OpenCall::Left))
+    }
+
+    fn release(&self, operation: OperationId, fence: Fence) -> TableFuture<'_, ReceiptRow> {
+        Box::pin(self.void_now((operation, fence), OpenCall::Removed))
     }
 
     fn read(&self, operation: OperationId) -> TableFuture<'_, Option<ReceiptRow>> {

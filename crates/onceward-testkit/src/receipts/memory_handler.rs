@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::fmt;
+use std::pin::pin;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -10,9 +11,6 @@ use onceward::receipts::{Column, ReceiptEntered, ReceiptPoint, ReceiptRow, RowCo
 
 use super::memory::Shared;
 use super::{Answer, Handler, HandlerError, HandlerFuture, Step};
-
-/// How young a fence must be to make a row.
-const KEEP: Duration = Duration::from_secs(24 * 60 * 60);
 
 /// A handler with a connection of its own to a [`MemoryReceipts`](super::MemoryReceipts). Dropped, it crashes.
 pub struct MemoryHandler {
@@ -38,8 +36,11 @@ impl MemoryHandler {
     ) -> Result<(), HandlerError> {
         let key = step.operation.to_string();
         let number = self.transaction()?.number;
-        let mut released = self.shared.watch();
+        let shared = self.shared.clone();
         let row = loop {
+            let mut released = pin!(shared.released.notified());
+            // From now on, so that no release is missed.
+            released.as_mut().enable();
             {
                 let mut tables = self.shared.tables();
                 if tables.holders.get(&key).is_none_or(|&holder| holder == number) {
@@ -47,8 +48,7 @@ impl MemoryHandler {
                     break tables.rows.get(&key).cloned();
                 }
             }
-            // The sender lives as long as the table.
-            drop(released.changed().await);
+            released.await;
         };
         let row = self.transaction()?.writes.get(&key).cloned().or(row);
         match self.ruled(step, row) {
@@ -98,7 +98,7 @@ impl MemoryHandler {
     }
 
     fn is_too_old(&self, fence: Fence) -> bool {
-        let keep = u64::try_from(KEEP.as_micros()).unwrap_or(u64::MAX);
+        let keep = u64::try_from(self.shared.keep.as_micros()).unwrap_or(u64::MAX);
         fence.as_number() <= self.shared.clock.now().as_micros().saturating_sub(keep)
     }
 

@@ -39,6 +39,7 @@ macro_rules! receipt_conformance {
             a_void_makes_a_row_and_its_owner_can_no_longer_commit,
             a_void_raises_the_fence_and_never_lowers_it,
             a_void_leaves_the_answer_and_the_phases_as_they_are,
+            a_release_is_a_void_that_removes_the_outside_call_that_was_begun,
             a_transaction_that_stays_open_holds_the_void_and_its_commit_wins,
             a_transaction_that_rolls_back_leaves_the_void_to_win,
             a_void_that_waits_sees_what_was_committed_meanwhile,

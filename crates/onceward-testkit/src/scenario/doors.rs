@@ -274,6 +274,7 @@ impl<'a> Request<'a> {
                     Ending::Completed(answered) => Resolution::Completed(reply(answered)),
                     Ending::Retryable | Ending::Unknown(_) | Ending::Voided(_) => Resolution::Retryable,
                 },
+                void: None,
                 by,
                 reason: WHY.to_owned(),
             },

@@ -199,18 +199,22 @@ impl Postgres {
         }
     }
 
+    /// Ends it as the loss of its machine would: every process is killed at once, and none says or sends anything more.
+    pub fn lose(&mut self) {
+        let Some(mut server) = self.running.take() else { return };
+        // Stopped first, it starts no other process while these are killed.
+        let _ = Command::new("kill").args(["-STOP", &server.pid().to_string()]).status();
+        for child in children_of(server.pid()) {
+            let _ = Command::new("kill").args(["-KILL", &child]).status();
+        }
+        server.end("KILL");
+    }
+
     /// Sends a signal to every backend: `STOP` stops them, as on a machine that hangs, and `CONT` lets them go on.
     pub fn signal_backends(&self, signal: &str) {
         let Some(server) = &self.running else { return };
-        let children = run(&[
-            "ps".to_owned(),
-            "-o".to_owned(),
-            "pid=".to_owned(),
-            "--ppid".to_owned(),
-            server.pid().to_string(),
-        ]);
-        for pid in children.split_whitespace() {
-            let _ = Command::new("kill").args([&format!("-{signal}"), pid]).status();
+        for child in children_of(server.pid()) {
+            let _ = Command::new("kill").args([&format!("-{signal}"), &child]).status();
         }
     }
 
@@ -244,6 +248,12 @@ impl std::fmt::Debug for Postgres {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("Postgres").field("port", &self.port).finish_non_exhaustive()
     }
+}
+
+fn children_of(pid: u32) -> Vec<String> {
+    let children =
+        run(&["ps".to_owned(), "-o".to_owned(), "pid=".to_owned(), "--ppid".to_owned(), pid.to_string()]);
+    children.split_whitespace().map(str::to_owned).collect()
 }
 
 fn psql(url: &str, sql: &str) -> String {

@@ -1,5 +1,6 @@
 //! A network that can be cut: a proxy on the loopback interface between a client and a server.
 
+use std::sync::atomic::{AtomicU16, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
@@ -20,6 +21,8 @@ pub enum Cut {
     },
     /// The message is held back, and the connection stays open: nothing is answered until it is released.
     Stall,
+    /// The server has it; its answer is held back, and the connection stays open until it is released.
+    Unanswered,
 }
 
 /// Which bytes are waited for, and what happens then.
@@ -28,6 +31,7 @@ type Plan = Arc<Mutex<Option<(Vec<u8>, Cut)>>>;
 /// A proxy in front of a server on this machine.
 pub struct Wire {
     port: u16,
+    server: Arc<AtomicU16>,
     plan: Plan,
     state: watch::Sender<State>,
 }
@@ -50,13 +54,17 @@ impl Wire {
         let port = listener.local_addr().expect("a listener has an address").port();
         let (state, _) = watch::channel(State::default());
         let plan = Arc::new(Mutex::new(None));
-        let wire = Self { port, plan: plan.clone(), state: state.clone() };
+        let server = Arc::new(AtomicU16::new(server));
+        let wire = Self { port, server: server.clone(), plan: plan.clone(), state: state.clone() };
         tokio::spawn(async move {
             while let Ok((client, _)) = listener.accept().await {
                 if state.borrow().refusing {
                     continue;
                 }
-                let Ok(upstream) = TcpStream::connect(("127.0.0.1", server)).await else { continue };
+                let Ok(upstream) = TcpStream::connect(("127.0.0.1", server.load(Ordering::SeqCst))).await
+                else {
+                    continue;
+                };
                 tokio::spawn(pass(client, upstream, plan.clone(), state.clone()));
             }
         });
@@ -76,6 +84,11 @@ impl Wire {
     /// Cuts every connection there is.
     pub fn cut(&self) {
         self.state.send_modify(|state| state.generation += 1);
+    }
+
+    /// Leads new connections to another port of the loopback interface, as an address that moves to another machine.
+    pub fn lead_to(&self, server: u16) {
+        self.server.store(server, Ordering::SeqCst);
     }
 
     /// Lets no connection in any more.
@@ -133,25 +146,21 @@ async fn pass(mut client: TcpStream, mut server: TcpStream, plan: Plan, state: w
                 match cut {
                     Some(Cut::Before) => return made(),
                     Some(Cut::Stall) => {
-                        // Read first: a test that hears of the stall may release it at once.
-                        let before = stalled.borrow().released;
-                        made();
-                        let gone = stalled
-                            .wait_for(|state| state.released > before || state.generation != born)
-                            .await
-                            .is_ok_and(|state| state.generation != born);
-                        if gone {
+                        if !released(&state, &mut stalled, born).await {
                             return;
                         }
                     }
                     Some(Cut::Answered { bytes }) => left = Some(bytes),
-                    Some(Cut::Sent) | None => {}
+                    Some(Cut::Sent | Cut::Unanswered) | None => {}
                 }
                 if server.write_all(&from_client[..count]).await.is_err() {
                     return;
                 }
                 if cut == Some(Cut::Sent) {
                     return made();
+                }
+                if cut == Some(Cut::Unanswered) && !released(&state, &mut stalled, born).await {
+                    return;
                 }
             }
             read = server.read(&mut from_server) => {
@@ -168,6 +177,15 @@ async fn pass(mut client: TcpStream, mut server: TcpStream, plan: Plan, state: w
             () = generation_after(&mut watched, born) => return,
         }
     }
+}
+
+/// Makes a cut that holds something back, and waits for its release. Whether that came, and not the end of everything.
+async fn released(state: &watch::Sender<State>, stalled: &mut watch::Receiver<State>, born: u64) -> bool {
+    // Read first: a test that hears of the cut may release it at once.
+    let before = stalled.borrow().released;
+    state.send_modify(|state| state.made += 1);
+    let end = stalled.wait_for(|state| state.released > before || state.generation != born).await;
+    end.is_ok_and(|state| state.generation == born)
 }
 
 async fn generation_after(state: &mut watch::Receiver<State>, born: u64) {

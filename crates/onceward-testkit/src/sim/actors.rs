@@ -1,4 +1,4 @@
-//! The actors of a history: clients that retry, workers that do the work, an operator, and a source of faults.
+//! The actors of a history: clients that retry, an operator, and a source of faults.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -8,20 +8,26 @@ use onceward::fingerprint::Target;
 use onceward::plumbing::time::{instant, sleep};
 use onceward::store::{Filter, Scan, Version, Which};
 use onceward::{
-    Claim, Engine, EngineBuilder, Fence, Fingerprint, Identity, Key, Limits, Operation, Outcome, Ran,
-    RecordId, RecoveryPoint, Reply, Scope, Sweeping, Terms, Timestamp,
+    Claim, Engine, EngineBuilder, Fence, Fingerprint, Identity, Key, Limits, Outcome, Ran, RecordId, Reply,
+    Scope, Sweeping, Terms, Timestamp,
     engine::{Instance, Observation, Observer, Resolve},
     fingerprint::ProfileId,
-    record::{Cause, State},
+    receipts::{ReceiptFinder, ReceiptTable},
+    record::{Cause, Receipts, State},
 };
 
 use super::mutant::Mutant;
 use super::plan::{CACHE_REVALIDATE, Plan};
 use super::process::Process;
+use super::receipts::{CheckedFinder, TableConnection, UserDatabase};
 use super::sometimes::Sometimes;
 use super::store::{Connection, Database, Stalled};
-use super::world::{AskedFor, World};
+use super::worker::Worker;
+use super::world::{AskedFor, World, route_of};
 use super::{SharedLock, TrueClock};
+
+/// The namespace of every engine.
+const NAMESPACE: &str = "simulation";
 
 /// How far the store's clock jumps: well beyond what expiry trusts, and short enough to be sat out at the end.
 pub const JUMP: Duration = Duration::from_secs(6 * 60);
@@ -32,6 +38,7 @@ pub struct Cast {
     pub plan: Arc<Plan>,
     pub world: SharedLock<World>,
     pub database: Arc<Database>,
+    pub user: Arc<UserDatabase>,
     pub nodes: SharedLock<Vec<Option<Node>>>,
     pub mutant: Mutant,
     pub instances: SharedLock<u64>,
@@ -43,6 +50,7 @@ pub struct Node {
     pub engine: Engine,
     pub process: Arc<Process>,
     pub instance: u64,
+    pub finder: Option<Arc<ReceiptFinder>>,
 }
 
 struct Watch(SharedLock<World>);
@@ -74,8 +82,18 @@ impl Cast {
                 *next += 1;
                 *next
             };
-            match self.builder(store.clone(), instance).open(identity()).await {
-                Ok(engine) => return Node { engine, process, instance },
+            let finder = self.finder(&process).map(Arc::new);
+            let builder = self.builder(store.clone(), instance);
+            let builder = match (&finder, &self.plan.receipts) {
+                (Some(finder), Some(receipts)) => {
+                    let (world, database) = (self.world.clone(), self.database.clone());
+                    let checked = CheckedFinder { finder: finder.clone(), world, database };
+                    builder.reconciler(Arc::new(checked)).reconciling(receipts.reconciling())
+                }
+                _ => builder,
+            };
+            match builder.open(identity()).await {
+                Ok(engine) => return Node { engine, process, instance, finder },
                 Err(_) => sleep(Duration::from_millis(200)).await,
             }
         }
@@ -116,13 +134,30 @@ impl Cast {
             })
     }
 
+    /// What finds outcomes out by receipt rows, where handlers write them.
+    fn finder(&self, process: &Arc<Process>) -> Option<ReceiptFinder> {
+        let receipts = self.plan.receipts.as_ref()?;
+        let connection: Arc<dyn ReceiptTable> = Arc::new(TableConnection {
+            user: self.user.clone(),
+            process: process.clone(),
+            world: self.world.clone(),
+            database: self.database.clone(),
+            mutant: self.mutant,
+        });
+        let targets = (0..2).filter(|target| self.plan.receipts_of(*target).is_some());
+        Some(targets.fold(
+            ReceiptFinder::new(Identity::in_namespace(NAMESPACE), &receipts.reconciling()),
+            |finder, target| finder.route(&route_of(target), connection.clone(), receipts.terms),
+        ))
+    }
+
     pub fn node(&self) -> Option<Node> {
         let nodes = self.nodes.lock().clone();
         let start = self.world.lock().random.below(nodes.len() as u64) as usize;
         (0..nodes.len()).find_map(|offset| nodes[(start + offset) % nodes.len()].clone())
     }
 
-    fn draw<T>(&self, draw: impl FnOnce(&mut World) -> T) -> T {
+    pub fn draw<T>(&self, draw: impl FnOnce(&mut World) -> T) -> T {
         draw(&mut self.world.lock())
     }
 
@@ -157,7 +192,7 @@ impl Cast {
         let asked = self.database.true_now();
         self.world.lock().answers.asked += 1;
         let asked_for = AskedFor { body: request.body, target: request.target };
-        let worker = Worker { cast: self.clone(), process: node.process.clone(), asked_for };
+        let worker = Worker::new(self.clone(), node.process.clone(), asked_for);
         let run = node.engine.run(claim, move |operation| worker.work(operation));
         let answered = async {
             let ran = run.await;
@@ -232,6 +267,11 @@ impl Cast {
                 self.note(|| "the store crashes".to_owned());
                 self.database.crash();
             }
+            if self.draw(|world| world.random.permille(chances.receipts.away)) {
+                let span = self.draw(|world| world.random.millis(100, 5000));
+                self.note(|| format!("the user's database is away for {span:?}"));
+                self.user.away_for(span);
+            }
             if self.draw(|world| world.random.permille(chances.clock_jump)) {
                 let ahead = self.draw(|world| JUMP * world.random.below(2) as u32);
                 self.note(|| format!("the store's clock is {ahead:?} ahead"));
@@ -246,8 +286,7 @@ impl Cast {
         node.process.kill();
         self.note(|| format!("process {} is killed", node.instance));
         let executed = self.database.records().iter().any(|(id, record)| {
-            matches!(record.state, State::InProgress { .. })
-                && self.world.lock().ledger.iter().any(|done| done.id == *id && done.fence == record.fence)
+            matches!(record.state, State::InProgress { .. }) && self.executed(*id, record.fence).is_some()
         });
         let mut world = self.world.lock();
         world.disturbed.insert(node.instance);
@@ -285,14 +324,25 @@ impl Cast {
         let Ok(page) = node.engine.list(scan).await else { return };
         for entry in page.entries {
             let Ok(record) = entry.record else { continue };
-            self.operate(node, (entry.id, entry.version), record.fence, &record.state).await;
+            if record.receipts() == Receipts::Kept {
+                self.operate_on_receipts(node, (entry.id, entry.version), &record).await;
+            } else {
+                self.operate(node, (entry.id, entry.version), record.fence, &record.state).await;
+            }
         }
+    }
+
+    /// The execution that the ledger has of a tenure.
+    pub fn executed(&self, id: RecordId, fence: Fence) -> Option<u64> {
+        let world = self.world.lock();
+        let mut done = world.ledger.iter().filter(|(_, done)| done.is_done());
+        done.find(|(_, done)| done.id() == id && done.fence == fence).map(|(number, _)| *number)
     }
 
     async fn operate(&self, node: &Node, (id, version): (RecordId, Version), fence: Fence, state: &State) {
         let chances = self.world.lock().chances.clone();
-        let executed = self.world.lock().ledger.iter().position(|done| done.id == id && done.fence == fence);
-        let reply = |number: usize| Arc::new(Reply::new(number.to_string()));
+        let executed = self.executed(id, fence);
+        let reply = |number: u64| Arc::new(Reply::new(number.to_string()));
         // The record shows whether it worked; here it only matters that it was tried.
         match (state, executed) {
             (State::InProgress { .. } | State::Unknown { .. }, Some(number))
@@ -355,7 +405,7 @@ impl Cast {
     }
 
     /// Denies work that is on record as done. What is not on record yet would be believed, as it should be.
-    async fn deny(&self, node: &Node, id: RecordId, fence: Fence) {
+    pub async fn deny(&self, node: &Node, id: RecordId, fence: Fence) {
         let Ok(Some(found)) = node.engine.load(id).await else { return };
         let done = matches!(found.record.state, State::Unknown { cause: Cause::DoneNotKept, .. });
         if found.record.fence == fence && done {
@@ -365,7 +415,7 @@ impl Cast {
         }
     }
 
-    fn note(&self, line: impl FnOnce() -> String) {
+    pub fn note(&self, line: impl FnOnce() -> String) {
         let now: Timestamp = self.database.true_now();
         self.world.lock().note(now, line);
     }
@@ -382,102 +432,9 @@ pub enum ClientAnswer {
     Nothing,
 }
 
-/// Does the work, and writes it into the ledger in the moment that it really happens.
-struct Worker {
-    cast: Cast,
-    process: Arc<Process>,
-    asked_for: AskedFor,
-}
-
-impl Worker {
-    async fn work(self, operation: Operation) -> Outcome {
-        let (id, fence) = (operation.id(), operation.fence());
-        let now = self.cast.database.true_now();
-        self.cast.world.lock().begin(now, id, fence, self.cast.plan.lease);
-        self.process.pass().await;
-        let number = match operation.recovery_point() {
-            // The service cannot be reached for the rest of the work.
-            Some(_) if self.cast.draw(|world| world.random.permille(world.chances.resume_fails)) => {
-                return Outcome::Retryable("simulated: nothing was sent this time".to_owned());
-            }
-            Some(point) => String::from_utf8_lossy(point.data()).into_owned(),
-            None => {
-                self.pause().await;
-                let (fails, panics) = self.cast.draw(|world| {
-                    let chances = world.chances.clone();
-                    (
-                        world.random.permille(chances.work_fails),
-                        world.random.permille(chances.work_panics / 2),
-                    )
-                });
-                if fails {
-                    return Outcome::Retryable("simulated: nothing was done".to_owned());
-                }
-                if panics {
-                    // Unwinds without the hook that would print every one of thousands.
-                    std::panic::resume_unwind(Box::new("simulated"));
-                }
-                let now = self.cast.database.true_now();
-                let name = operation.operation_id();
-                let number = self.cast.world.lock().execute(now, name, self.asked_for, fence).to_string();
-                if let Ok(point) = RecoveryPoint::new("executed", number.clone()) {
-                    // Work that cannot checkpoint, or has lost its tenure, continues: its effects happen anyway.
-                    drop(operation.checkpoint(point).await);
-                }
-                number
-            }
-        };
-        self.pause().await;
-        let (unsure, panics, unkept) = self.cast.draw(|world| {
-            let chances = world.chances.clone();
-            (
-                world.random.permille(chances.work_unsure),
-                world.random.permille(chances.work_panics / 2),
-                world.random.permille(chances.work_unkept),
-            )
-        });
-        if unsure {
-            return Outcome::lost("simulated: the answer broke off");
-        }
-        if panics {
-            std::panic::resume_unwind(Box::new("simulated"));
-        }
-        if unkept {
-            self.contradict_later(&operation);
-            return Outcome::done_not_kept("simulated: the answer is too large");
-        }
-        Outcome::completed(Reply::new(number))
-    }
-
-    /// A part of the owner that did not get the answer reports later that nothing was done.
-    fn contradict_later(&self, operation: &Operation) {
-        let (cast, id, fence) = (self.cast.clone(), operation.id(), operation.fence());
-        let pause = self.cast.draw(|world| world.random.millis(50, 1500));
-        tokio::spawn(async move {
-            sleep(pause).await;
-            let Some(node) = cast.node() else { return };
-            tokio::select! {
-                biased;
-                () = cast.deny(&node, id, fence) => {}
-                () = sleep(Duration::from_secs(5)) => {}
-            }
-        });
-    }
-
-    async fn pause(&self) {
-        let span = self.cast.draw(|world| {
-            let slow = world.random.permille(world.chances.work_slow);
-            let most = if slow { 8000 } else { self.cast.plan.work_max.as_millis() as u64 };
-            world.random.millis(0, most)
-        });
-        sleep(span).await;
-        self.process.pass().await;
-    }
-}
-
 fn identity() -> Identity {
     #[expect(clippy::expect_used, reason = "two short constants")]
-    Identity::in_namespace("simulation").scoped_by("one scope per number").expect("two short names")
+    Identity::in_namespace(NAMESPACE).scoped_by("one scope per number").expect("two short names")
 }
 
 fn claim(request: Request, terms: Terms, plan: &Plan) -> Result<Claim, Box<dyn std::error::Error>> {
@@ -487,11 +444,15 @@ fn claim(request: Request, terms: Terms, plan: &Plan) -> Result<Claim, Box<dyn s
     let (rules, target) =
         (ProfileId::from_bytes([request.target as u8 + 1; 8]), [request.target as u8 + 1; 16]);
     let fingerprint = Fingerprint::new(rules, *content.digest()).at(Target::from_bytes(target));
-    Ok(Claim::new(scope, key, fingerprint)
-        .route(&format!("POST /{}", request.target))?
+    let claim = Claim::new(scope, key, fingerprint)
+        .route(&route_of(request.target))?
         .terms(terms)?
         .timeout(plan.timeout)?
-        .attach(plan.attach)?)
+        .attach(plan.attach)?;
+    Ok(match plan.receipts_of(request.target) {
+        Some(receipts) => claim.receipts(Receipts::Kept).resume_after(receipts.resume_after)?,
+        None => claim,
+    })
 }
 
 fn id_of(request: Request) -> RecordId {

@@ -5,6 +5,9 @@
 //! execution, and the history of durable writes. A campaign also fails if too little succeeded, or if something that must
 //! sometimes happen never did, so that a simulator that no longer reaches the rare cases fails.
 //!
+//! In half of the histories the work of a route commits receipt rows in a database of the user's (`receipts/`), and the real
+//! finder finds unknown outcomes out by them. What was committed there is the ledger of these routes.
+//!
 //! Half of the seeds play on a database whose writes are seen at once, the other half on one with PostgreSQL's visibility
 //! (`statement.rs`).
 
@@ -12,10 +15,12 @@ mod actors;
 mod mutant;
 mod plan;
 mod process;
+mod receipts;
 mod rule;
 mod sometimes;
 mod statement;
 mod store;
+mod worker;
 mod world;
 
 use std::collections::BTreeMap;
@@ -26,6 +31,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use onceward::plumbing::time::sleep;
+use onceward::receipts::KEEP;
 use onceward::{OnLapse, Terms, Timestamp, record::State, store::Clock};
 
 use crate::Random;
@@ -33,6 +39,7 @@ use crate::Random;
 use self::actors::{Cast, ClientAnswer, JUMP, Request};
 pub use self::mutant::Mutant;
 use self::plan::Plan;
+use self::receipts::UserDatabase;
 pub use self::rule::{Rule, Violation};
 pub use self::sometimes::Sometimes;
 use self::store::{Database, IDENTITY};
@@ -108,10 +115,13 @@ async fn play(seed: u64, mutant: Mutant, trace: Trace) -> History {
     let lines = (trace == Trace::On).then(|| vec![format!("{plan:?}")]);
     let world = SharedLock::new(World::new(random, plan.chances.clone(), lines));
     let database = Database::new(world.clone(), mutant, plan.visibility);
+    let day = plan.receipts.as_ref().map_or(KEEP, |receipts| receipts.day);
+    let user = Arc::new(UserDatabase::new(Arc::new(TrueClock(database.clone())), day));
     let cast = Cast {
         plan: plan.clone(),
         world: world.clone(),
         database: database.clone(),
+        user,
         nodes: SharedLock::new(vec![None; plan.engines]),
         mutant,
         instances: SharedLock::new(seed << 16),
@@ -121,6 +131,9 @@ async fn play(seed: u64, mutant: Mutant, trace: Trace) -> History {
         cast.nodes.lock()[which] = Some(node);
     }
     let mut actors = vec![tokio::spawn(cast.clone().misfortune()), tokio::spawn(cast.clone().operator())];
+    if plan.receipts.is_some() {
+        actors.push(tokio::spawn(cast.clone().keep_receipts()));
+    }
     actors.extend((0..plan.clients).map(|_| tokio::spawn(cast.clone().client())));
     for actor in actors {
         if actor.await.is_err() {
@@ -155,6 +168,7 @@ async fn come_to_rest(cast: &Cast) {
             );
         }
         cast.world.lock().check_unknown(now, id, &record);
+        cast.world.lock().check_found_out(now, id, &record);
     }
     let Some(node) = cast.node() else {
         return cast.world.lock().violate(now, Rule::NotWedged, "no process came back".to_owned());

@@ -7,12 +7,13 @@ use onceward::{
     Claim, Fence, Outcome, Record,
     claim::OwnerToken,
     machine,
-    record::{Cause, Naming, State},
+    outcome::Void,
+    record::{Cause, Letter, Naming, State},
 };
 
 use super::rule::Rule;
 
-/// A bug in the machine or in the store.
+/// A bug in the machine, in the store or in the receipt table.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Mutant {
     /// None: the real thing.
@@ -55,11 +56,31 @@ pub enum Mutant {
     CauseIgnored,
     /// The owner's proof that nothing was done counts only while its lease lives.
     ProofIgnoredAfterLapse,
+    /// A void that an owner asked for releases whichever tenure there is.
+    VoidOfAnotherTenure,
+    /// The answer of an owner below the void is kept like any late one.
+    VoidedOwnerBelieved,
+    /// That an earlier window's work was done completes the present one, and ends its doubt.
+    AnotherWindowsFindingBelieved,
+    /// The table raises the fence to the owner's own, which can still commit.
+    VoidRaisesToTheOwnersFence,
+    /// The table reports a void, and leaves its row as it was.
+    VoidLeavesTheRow,
+    /// The table does not report an outside call that was begun.
+    EnteredNotReported,
+    /// The table shows what an open transaction has written.
+    UncommittedRowShown,
+    /// The table says that handlers have always written rows.
+    FirstRowInvented,
+    /// The table forgets that the voids of a route are suspended.
+    SuspensionNotSeen,
+    /// The table lists young rows as old ones, which are then deleted.
+    YoungRowsListed,
 }
 
 impl Mutant {
     /// Every bug.
-    pub const ALL: [Self; 19] = [
+    pub const ALL: [Self; 29] = [
         Self::LapseReexecutes,
         Self::SettleWithoutFenceCheck,
         Self::SwapComparesFence,
@@ -79,6 +100,16 @@ impl Mutant {
         Self::TargetNotCompared,
         Self::CauseIgnored,
         Self::ProofIgnoredAfterLapse,
+        Self::VoidOfAnotherTenure,
+        Self::VoidedOwnerBelieved,
+        Self::AnotherWindowsFindingBelieved,
+        Self::VoidRaisesToTheOwnersFence,
+        Self::VoidLeavesTheRow,
+        Self::EnteredNotReported,
+        Self::UncommittedRowShown,
+        Self::FirstRowInvented,
+        Self::SuspensionNotSeen,
+        Self::YoungRowsListed,
     ];
 
     /// The rule that must find this bug. Another one may be broken as well, but that it is broken proves nothing.
@@ -99,10 +130,19 @@ impl Mutant {
             Self::DoubtForgotten | Self::CauseIgnored => Rule::Releases,
             Self::IdWithoutWindow => Rule::Windows,
             Self::ProofIgnoredAfterLapse => Rule::NotWedged,
+            Self::VoidOfAnotherTenure | Self::AnotherWindowsFindingBelieved => Rule::OwnFinding,
+            Self::VoidedOwnerBelieved => Rule::VoidedIsSilent,
+            Self::VoidRaisesToTheOwnersFence | Self::VoidLeavesTheRow | Self::YoungRowsListed => {
+                Rule::VoidsHold
+            }
+            Self::EnteredNotReported => Rule::OpenCalls,
+            Self::UncommittedRowShown => Rule::AnswersCommitted,
+            Self::FirstRowInvented | Self::SuspensionNotSeen => Rule::VoidsControlled,
         })
     }
 
-    /// The machine with this bug. Bugs of the store are in the simulated database.
+    /// The machine with this bug. Bugs of the store are in the simulated database, and those of the receipt table in the
+    /// connection to it.
     pub fn step(self, record: Option<&Record>, at: Moment, event: &Event<'_>) -> Step {
         match (self, event, record.map(|record| &record.state)) {
             (Self::LapseReexecutes, Event::Claim { claim, .. }, Some(State::InProgress { lease_until }))
@@ -187,6 +227,28 @@ impl Mutant {
                 Event::Settle { outcome: Outcome::Retryable(_), .. },
                 Some(State::Unknown { .. }),
             ) => Step { write: Write::Keep, answer: Answer::Applied, notice: None },
+            (
+                Self::VoidOfAnotherTenure,
+                Event::Settle { outcome: Outcome::Voided { void, why }, .. },
+                Some(State::InProgress { .. } | State::Unknown { .. }),
+            ) => {
+                let fence = record.map_or(void.fence, |record| record.fence);
+                let void = Void { fence: fence.above(), ..void.clone() };
+                let outcome = Outcome::Voided { void, why: why.clone() };
+                machine::step(record, at, &Event::Settle { fence, outcome })
+            }
+            (Self::VoidedOwnerBelieved, Event::Settle { .. }, Some(_)) => {
+                let unvoided = record.map(|record| Record { voided: None, ..record.clone() });
+                with_void(machine::step(unvoided.as_ref(), at, event), record)
+            }
+            (Self::AnotherWindowsFindingBelieved, Event::Found { fence, finding, terms, by }, Some(_))
+                if record.is_some_and(|record| *fence < record.opened) =>
+            {
+                let (finding, terms) = (finding.clone(), *terms);
+                let open = record.map(|record| undecided(record, at));
+                let fence = record.map_or(*fence, |record| record.fence);
+                machine::step(open.as_ref(), at, &Event::Found { fence, finding, terms, by })
+            }
             _ => machine::step(record, at, event),
         }
     }
@@ -206,6 +268,21 @@ fn without_cause(state: &State) -> State {
         }
         other => other,
     }
+}
+
+/// Puts back the void that the machine was not shown.
+fn with_void(mut step: Step, record: Option<&Record>) -> Step {
+    if let Write::Put(next) = &mut step.write {
+        next.voided = next.voided.max(record.and_then(|record| record.voided));
+    }
+    step
+}
+
+/// The same record, as if its outcome were unknown.
+fn undecided(record: &Record, at: Moment) -> Record {
+    let (letter, cause) = (Letter::Live, Cause::Lost);
+    let state = State::Unknown { since: at.now, due_at: at.now, probes: 0, letter, cause };
+    Record { state, ..record.clone() }
 }
 
 fn unnamed(mut step: Step) -> Step {

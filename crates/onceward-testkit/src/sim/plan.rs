@@ -7,6 +7,8 @@ use onceward::{OnLapse, Terms};
 
 use crate::Random;
 
+use super::receipts::{ReceiptChances, ReceiptPlan};
+
 /// How long an engine believes a cached record.
 pub const CACHE_REVALIDATE: Duration = Duration::from_secs(1);
 
@@ -30,6 +32,8 @@ pub struct Plan {
     pub expiry: Expiry,
     pub chances: Chances,
     pub visibility: Visibility,
+    /// In which histories handlers write receipt rows, and how.
+    pub receipts: Option<ReceiptPlan>,
 }
 
 /// What a statement sees of those that run at the same time.
@@ -44,6 +48,7 @@ pub enum Visibility {
 /// Chances in a thousand.
 #[derive(Debug, Clone)]
 pub struct Chances {
+    pub receipts: ReceiptChances,
     pub store_before: u64,
     pub store_after: u64,
     pub store_instead: u64,
@@ -79,6 +84,9 @@ impl Plan {
     /// The plan that a seed stands for.
     pub fn draw(random: &mut Random) -> Self {
         let lease = random.millis(800, 4000);
+        let receipts = random.permille(500).then(|| ReceiptPlan::draw(random));
+        // Short windows, so that a find that takes long may end in another one.
+        let short = receipts.is_some() && random.permille(700);
         Self {
             engines: random.between(1, 3) as usize,
             scopes: random.between(1, 2),
@@ -87,7 +95,7 @@ impl Plan {
             requests: random.between(3, 8),
             busy: random.millis(8_000, 25_000),
             lease,
-            retention: random.millis(1000, 12_000),
+            retention: random.millis(1000, if short { 1500 } else { 12_000 }),
             grace: random.millis(0, 1500),
             timeout: random.millis(500, 6000),
             attach: if random.permille(500) { Duration::ZERO } else { random.millis(100, 3000) },
@@ -95,7 +103,13 @@ impl Plan {
             expiry: if random.permille(250) { Expiry::Soft } else { Expiry::Delete },
             chances: Chances::draw(random),
             visibility: if random.permille(500) { Visibility::Latest } else { Visibility::Snapshot },
+            receipts,
         }
+    }
+
+    /// Whether the work of a target's route commits receipt rows.
+    pub fn receipts_of(&self, target: u64) -> Option<&ReceiptPlan> {
+        self.receipts.as_ref().filter(|receipts| target == 0 || receipts.on_every_route)
     }
 
     /// How an operation of this history is treated.
@@ -116,6 +130,7 @@ impl Chances {
         let present = if random.permille(250) { 150 } else { 500 };
         let mut maybe = |most: u64| if random.permille(present) { random.between(1, most) } else { 0 };
         Self {
+            receipts: ReceiptChances::draw(&mut maybe),
             store_before: maybe(150),
             store_after: maybe(150),
             store_instead: maybe(150),
@@ -166,7 +181,9 @@ impl Chances {
 
     /// Switches every fault off.
     pub fn quiet(&mut self) {
+        self.receipts.quiet();
         *self = Self {
+            receipts: self.receipts.clone(),
             store_before: 0,
             store_after: 0,
             store_instead: 0,

@@ -39,6 +39,20 @@ pub enum Rule {
     BegunInTime,
     /// Every key is answered in the end, and is not unknown where nothing was begun.
     NotWedged,
+    /// Where a receipt row is written, each phase of a window is committed once.
+    CommittedOnce,
+    /// What a void releases was not committed, and never will be.
+    VoidsHold,
+    /// A void releases only where handlers are known to write rows.
+    VoidsControlled,
+    /// What has an outside call that was begun and is not done is not released by a void.
+    OpenCalls,
+    /// An owner below a void leaves no trace.
+    VoidedIsSilent,
+    /// A finding about another tenure or window changes nothing but evidence.
+    OwnFinding,
+    /// An answer is what was committed.
+    AnswersCommitted,
 }
 
 /// A rule that was broken, and how.

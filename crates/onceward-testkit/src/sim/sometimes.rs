@@ -63,11 +63,31 @@ pub enum Sometimes {
     OtherTarget,
     /// A key opened a second window.
     SecondWindow,
+    /// A void released an operation.
+    VoidReleased,
+    /// A void waited for a transaction of the handler that was still open.
+    VoidWaited,
+    /// A handler's commit was refused because of a void.
+    LateCommitRefused,
+    /// A receipt row told that the work was done.
+    CompletionFound,
+    /// Two engines wanted to ask about one operation, and one of them got a conflict.
+    FindersRaced,
+    /// A handler left its row out, and the voids of its route were suspended.
+    VoidsSuspended,
+    /// A find met an outside call that was begun and is not done.
+    OpenCallLeftToAPerson,
+    /// An operator resolved a dead letter.
+    DeadLetterResolved,
+    /// An operator decided while a find was under way.
+    OperatorBesideFinder,
+    /// A receipt row was deleted.
+    RowDeleted,
 }
 
 impl Sometimes {
     /// Every one of them.
-    pub const ALL: [Self; 30] = [
+    pub const ALL: [Self; 40] = [
         Self::LateFencedSettle,
         Self::LateSettleAccepted,
         Self::Lapse,
@@ -98,5 +118,15 @@ impl Sometimes {
         Self::DoneWorkDenied,
         Self::OtherTarget,
         Self::SecondWindow,
+        Self::VoidReleased,
+        Self::VoidWaited,
+        Self::LateCommitRefused,
+        Self::CompletionFound,
+        Self::FindersRaced,
+        Self::VoidsSuspended,
+        Self::OpenCallLeftToAPerson,
+        Self::DeadLetterResolved,
+        Self::OperatorBesideFinder,
+        Self::RowDeleted,
     ];
 }

@@ -372,12 +372,22 @@ impl Connection {
         }
     }
 
-    fn saw_conflict(&self, state: StateKind, swapped: &Swapped) {
+    fn saw_conflict(&self, next: &State, swapped: &Swapped) {
+        let state = next.kind();
         if let Swapped::Conflict(Seen { record: Some(stamped), .. }) = swapped
             && state == StateKind::Unknown
             && matches!(stamped.record.state, State::Completed { .. })
         {
             self.database.world.lock().saw(Sometimes::SweepRacingASettle);
+        }
+        // Held by another finder, until a moment that is to come.
+        if let Swapped::Conflict(Seen { record: Some(stamped), now }) = swapped
+            && let (State::Unknown { due_at: held, .. }, State::Unknown { due_at: wanted, .. }) =
+                (&stamped.record.state, next)
+            && held > now
+            && wanted > now
+        {
+            self.database.world.lock().saw(Sometimes::FindersRaced);
         }
     }
 }
@@ -406,9 +416,9 @@ impl Store for Connection {
     }
 
     fn swap(&self, id: RecordId, expect: Option<Version>, next: Record) -> StoreFuture<'_, Swapped> {
-        let state = next.state.kind();
+        let state = next.state.clone();
         Box::pin(async move {
-            let swapped = self.call(Call::Put(state), move |database| match database.visibility {
+            let swapped = self.call(Call::Put(state.kind()), move |database| match database.visibility {
                 Visibility::Latest => Box::pin(async move { database.swap(id, expect, &next) }),
                 Visibility::Snapshot => Box::pin(statement::swap(database, id, expect, next)),
             });
@@ -420,7 +430,7 @@ impl Store for Connection {
                     Ok(Swapped::Applied { version: Version::from_number(u64::MAX), now })
                 }
                 swapped => {
-                    self.saw_conflict(state, &swapped);
+                    self.saw_conflict(&state, &swapped);
                     Ok(swapped)
                 }
             }

@@ -1,6 +1,7 @@
 //! What really happened: the ledger that the workers keep, the history of every durable write, and the rules that both
 //! are held against. Nothing here depends on the engine's or the machine's own view.
 
+mod receipts;
 mod writes;
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -18,12 +19,46 @@ use super::rule::{Rule, Violation};
 use super::sometimes::Sometimes;
 use crate::Random;
 
+use self::receipts::ReceiptBook;
+pub use self::receipts::route_of;
+
 /// One real execution, written down by the worker itself.
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, Copy)]
 pub struct Execution {
-    pub id: RecordId,
+    pub name: OperationId,
     pub asked_for: AskedFor,
     pub fence: Fence,
+    pub work: Work,
+}
+
+/// What was done.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Work {
+    /// All of it, on a route without receipts.
+    Done,
+    /// The first of two phases was committed.
+    Begun,
+    /// It was committed that an outside call begins.
+    Entered,
+    /// The outside call happened.
+    Called,
+    /// The rest was committed, with the answer.
+    Completed,
+    /// All of it was committed without a receipt row.
+    Forgotten,
+    /// Nothing, and the answer says so.
+    Refused,
+}
+
+impl Execution {
+    pub const fn id(&self) -> RecordId {
+        self.name.record()
+    }
+
+    /// Whether the work was done as a whole.
+    pub const fn is_done(&self) -> bool {
+        matches!(self.work, Work::Done | Work::Completed | Work::Forgotten)
+    }
 }
 
 /// What a client asked for.
@@ -37,7 +72,9 @@ pub struct AskedFor {
 pub struct World {
     pub random: Random,
     pub chances: Chances,
-    pub ledger: Vec<Execution>,
+    pub ledger: BTreeMap<u64, Execution>,
+    next_number: u64,
+    pub receipts: ReceiptBook,
     pub violations: Vec<Violation>,
     pub seen: BTreeMap<Sometimes, u64>,
     pub trace: Option<Vec<String>>,
@@ -105,7 +142,9 @@ impl World {
         Self {
             random,
             chances,
-            ledger: Vec::new(),
+            ledger: BTreeMap::new(),
+            next_number: 0,
+            receipts: ReceiptBook::default(),
             violations: Vec::new(),
             seen: BTreeMap::new(),
             trace,
@@ -142,37 +181,46 @@ impl World {
 
     /// Records that a worker has done the work. The number that it returns is the answer that clients must see.
     pub fn execute(&mut self, now: Timestamp, name: OperationId, asked_for: AskedFor, fence: Fence) -> u64 {
-        let (id, number) = (name.record(), self.ledger.len() as u64);
+        let execution = Execution { name, asked_for, fence, work: Work::Done };
+        let (id, number) = (name.record(), self.number());
         self.note(now, || format!("execution {number} of {id} under {fence:?}"));
-        let tenure = self.fences.get(&id).and_then(|fences| fences.get(&fence)).cloned();
-        match tenure {
-            None => self.violate(
+        if let Some(window) = self.check_claimed(now, &execution) {
+            let origin = self.origin(id, fence);
+            let twice =
+                self.ledger.values().any(|other| other.id() == id && self.origin(id, other.fence) == origin);
+            if twice {
+                self.violate(
+                    now,
+                    Rule::ExecutedOnce,
+                    format!("invariant 1: {id} was executed twice under one claim"),
+                );
+            }
+            self.dispatched(now, name, window);
+        }
+        self.ledger.insert(number, execution);
+        number
+    }
+
+    /// Which execution a tenure belongs to, by the fence that began it.
+    fn origin(&self, id: RecordId, fence: Fence) -> Option<Fence> {
+        Some(self.fences.get(&id)?.get(&fence)?.origin)
+    }
+
+    /// The window of the tenure that this execution happens under, which a durable claim must have given out.
+    fn check_claimed(&mut self, now: Timestamp, execution: &Execution) -> Option<Fence> {
+        let (id, fence) = (execution.id(), execution.fence);
+        let Some(tenure) = self.fences.get(&id).and_then(|fences| fences.get(&fence)).cloned() else {
+            self.violate(
                 now,
                 Rule::Claimed,
                 format!("{id} was executed under {fence:?}, which no durable claim gave out"),
-            ),
-            Some(tenure) => {
-                let twice = self.ledger.iter().any(|other| {
-                    other.id == id
-                        && self.fences[&id]
-                            .get(&other.fence)
-                            .is_some_and(|earlier| earlier.origin == tenure.origin)
-                });
-                if twice {
-                    self.violate(
-                        now,
-                        Rule::ExecutedOnce,
-                        format!("invariant 1: {id} was executed twice under one claim"),
-                    );
-                }
-                if tenure.began == TenureBegan::AfterRelease {
-                    self.saw(Sometimes::VerdictThenSecondExecution);
-                }
-                self.dispatched(now, name, tenure.window);
-            }
+            );
+            return None;
+        };
+        if tenure.began == TenureBegan::AfterRelease {
+            self.saw(Sometimes::VerdictThenSecondExecution);
         }
-        self.ledger.push(Execution { id, asked_for, fence });
-        number
+        Some(tenure.window)
     }
 
     /// Records that the service gets the operation's id. One that deduplicates by it must not take one window for another.
@@ -231,8 +279,15 @@ impl World {
             }
             Some(_) => {}
         }
-        match self.ledger.get(usize::try_from(number).unwrap_or(usize::MAX)) {
-            Some(execution) if execution.id == id && execution.asked_for == asked_for => {}
+        match self.ledger.get(&number).copied() {
+            Some(execution) if execution.id() == id && execution.asked_for == asked_for => {
+                self.answered_by(now, number, &execution);
+            }
+            None if number < self.next_number => self.violate(
+                now,
+                Rule::AnswersCommitted,
+                format!("the answer {number} of {id} was never committed"),
+            ),
             other => self.violate(
                 now,
                 Rule::OwnAnswer,
@@ -246,6 +301,7 @@ impl World {
     /// Checks the rules about single steps, which are written here independently of the machine.
     pub fn stepped(&mut self, record: Option<&Record>, at: Moment, event: &Event<'_>, step: &Step) {
         let Some(record) = record else { return };
+        self.check_fences_of_step(at.now, record, event, step);
         let over = match &record.state {
             State::Completed { expires_at, .. } | State::FailedRetryable { expires_at, .. } => {
                 *expires_at <= at.expiry_now

@@ -12,12 +12,12 @@ use std::time::Duration;
 use super::observe::Observation;
 use super::outage::Call;
 use super::{EngineError, Inner, log};
-use crate::RecordId;
 use crate::claim::Claim;
 use crate::event::{Answer, Event, Moment, Notice, Step, Write, keep};
 use crate::record::{Record, StateKind};
 use crate::store::{Seen, Stamped, StoreError, StoreFuture, Swapped, Version};
 use crate::time::{Instant, Reading, instant, sleep};
+use crate::{RecordId, Timestamp};
 
 /// Each conflict means that another writer made progress. After this many, the caller gets `Contended`.
 const CONFLICTS_MAX: u32 = 32;
@@ -134,6 +134,8 @@ pub(super) struct Report<'a> {
     pub lost: Option<LostWrite>,
     /// Whether the event is about a shadow, even if its record is gone by now.
     pub shadow: bool,
+    /// The store's time.
+    pub now: Timestamp,
 }
 
 /// Why an event was not applied, and whether it may have been written.
@@ -426,9 +428,10 @@ impl Inner {
         let Believed { stored, moment, asked, .. } = believed;
         let record = stored.as_ref().map(|stored| &*stored.record);
         let shadow = shadow || record.is_some_and(|record| record.subject.is_shadow());
-        let report = Report { id, event, answer: &answer, notice, from, record, wrote, lost, shadow };
+        let now = moment.now;
+        let report = Report { id, event, answer: &answer, notice, from, record, wrote, lost, shadow, now };
         self.observe_step(&report);
-        log::applied(&report);
+        log::applied(&report, |record| self.plan_of(record));
         if let (Some(stored), Some(asked), Wrote::Nothing | Wrote::Record) = (&stored, asked, wrote) {
             self.cache.keep(id, &stored.record, asked);
             if let Some(shared) = &self.shared_cache {

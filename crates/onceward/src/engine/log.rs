@@ -4,9 +4,12 @@
 //! have keys, scopes or bodies. Texts from outside are quoted, so that they cannot imitate a line of their own.
 
 use std::fmt;
+use std::time::Duration;
 
 use super::EngineError;
 use super::apply::{Report, Wrote};
+use super::observe::FindResult;
+use super::reconcile::Plan;
 use crate::event::{Answer, Decision, Event, Notice};
 use crate::outcome::{Outcome, Unsure};
 use crate::record::{Letter, Record, State, StateKind};
@@ -35,6 +38,17 @@ impl<'a> About<'a> {
     fn cause(&self) -> Option<&'a str> {
         self.text(|record| record.last_error.as_deref().unwrap_or_default())
     }
+
+    /// Why the outcome is unknown, in one word.
+    fn kind(&self) -> Option<&'static str> {
+        let State::Unknown { cause, .. } = self.record?.state else { return None };
+        Some(cause.name())
+    }
+
+    /// What the last find brought, or why nothing was asked.
+    fn finding(&self) -> Option<&'a str> {
+        self.text(|record| record.finding.as_ref().map_or("", |finding| &finding.text))
+    }
 }
 
 /// Logs a line about an operation. Unknown fields are left out.
@@ -51,7 +65,7 @@ macro_rules! line {
     };
 }
 
-/// The advice for an unknown outcome.
+/// The advice for an unknown outcome that a person must settle.
 struct HowToResolve(OperationId);
 
 impl fmt::Display for HowToResolve {
@@ -61,6 +75,65 @@ impl fmt::Display for HowToResolve {
             "find out what happened, then POST /v1/operations/{}/resolve (in Rust: Engine::resolve)",
             self.0
         )
+    }
+}
+
+/// What happens to an outcome that has just become unknown.
+struct NextFind {
+    operation: OperationId,
+    plan: Plan,
+    /// How long it has been unknown: longer than a moment where an earlier attempt left it in doubt.
+    age: Duration,
+    /// Until the next find, unless it is made at once.
+    due_in: Duration,
+}
+
+impl fmt::Display for NextFind {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.plan {
+            Plan::Find(_) => write!(
+                f,
+                "nothing: it is asked about within {}, and again until it is known or given up",
+                Rounded(self.due_in)
+            ),
+            Plan::GiveUpAfter(after) => write!(
+                f,
+                "nothing finds it out by itself: {}; it is a dead letter in {}",
+                HowToResolve(self.operation),
+                Rounded(after.saturating_sub(self.age))
+            ),
+            Plan::Leave => f.write_str("nothing: another engine of its namespace finds it out"),
+        }
+    }
+}
+
+/// A time as people say it, rounded up.
+struct Rounded(Duration);
+
+impl fmt::Display for Rounded {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.0.as_secs_f64() {
+            seconds if seconds <= 120.0 => write!(f, "{} s", seconds.ceil()),
+            seconds => write!(f, "{} min", (seconds / 60.0).ceil()),
+        }
+    }
+}
+
+/// What happens to an operation whose outcome is known now.
+struct NextClaim<'a>(&'a Record);
+
+impl fmt::Display for NextClaim<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match (&self.0.state, &self.0.recovery_point) {
+            (State::Completed { .. }, _) => f.write_str("nothing: every retry gets the answer"),
+            (State::FailedRetryable { .. }, Some(point)) => {
+                write!(f, "nothing: the next retry goes on after {:?}", point.name())
+            }
+            (State::FailedRetryable { .. }, None) => f.write_str("nothing: the next retry executes"),
+            (State::InProgress { .. } | State::Unknown { .. } | State::Expired { .. }, _) => {
+                f.write_str("nothing")
+            }
+        }
     }
 }
 
@@ -74,8 +147,8 @@ fn changed_from(step: &Report<'_>) -> Option<Option<StateKind>> {
     }
 }
 
-/// Logs a step, in at most one line.
-pub(super) fn applied(step: &Report<'_>) {
+/// Logs a step, in at most one line. `plan` says how an unknown outcome is found out.
+pub(super) fn applied(step: &Report<'_>, plan: impl FnOnce(&Record) -> Plan) {
     if step.shadow {
         return;
     }
@@ -87,19 +160,26 @@ pub(super) fn applied(step: &Report<'_>) {
         (Some(Notice::DeadLettered), ..) => line!(
             error,
             about,
+            kind = about.kind(),
             cause = about.cause(),
+            finding = about.finding(),
             next = %HowToResolve(about.operation),
             "an unknown outcome was given up: retries are refused until an operator resolves it"
         ),
-        (_, Some(from), Some(State::Unknown { letter: Letter::Live, cause, .. }))
+        (_, Some(from), Some(State::Unknown { letter: Letter::Live, since, due_at, .. }))
             if from != Some(StateKind::Unknown) =>
         {
             line!(
                 warn,
                 about,
-                kind = cause.name(),
+                kind = about.kind(),
                 cause = about.cause(),
-                next = %HowToResolve(about.operation),
+                next = about.record.map(|record| tracing::field::display(NextFind {
+                    operation: about.operation,
+                    plan: plan(record),
+                    age: step.now.since(*since),
+                    due_in: due_at.since(step.now),
+                })),
                 "the outcome of an operation is unknown: it may have been executed, and retries are refused until it is resolved"
             );
         }
@@ -109,6 +189,8 @@ pub(super) fn applied(step: &Report<'_>) {
             state = now.name(),
             by = author(step.event),
             reason = reason(step.event),
+            cause = about.cause(),
+            next = about.record.map(|record| tracing::field::display(NextClaim(record))),
             "an unknown outcome is known now: retries are no longer refused"
         ),
         _ => match step.answer {
@@ -179,9 +261,11 @@ fn author<'a>(event: &'a Event<'_>) -> &'a str {
     }
 }
 
+/// Why an outcome is known now, for the field `reason`.
 fn reason<'a>(event: &'a Event<'_>) -> Option<&'a str> {
     match event {
         Event::Resolve { reason, .. } => Some(reason),
+        Event::Found { finding, .. } => Some(FindResult::of(finding).words()),
         Event::Evidence { .. }
         | Event::Settle { .. }
         | Event::Renew { .. }
@@ -189,7 +273,6 @@ fn reason<'a>(event: &'a Event<'_>) -> Option<&'a str> {
         | Event::Claim { .. }
         | Event::Resume { .. }
         | Event::Find { .. }
-        | Event::Found { .. }
         | Event::GiveUp { .. }
         | Event::Expire { .. }
         | Event::Sweep { .. } => None,
@@ -216,6 +299,35 @@ pub(super) fn not_executed(about: About<'_>, cause: &str) {
         next = "nothing: a retry with the same key is sent again. If this repeats, check the cause",
         "an operation was not executed: the service took nothing of it"
     );
+}
+
+/// The service gave no whole answer, and a find at the end of the execution told what it did.
+#[cfg(feature = "http")]
+pub(super) fn found_at_end(about: About<'_>, cause: &str, found: FindResult) {
+    line!(
+        info,
+        about,
+        found = found.name(),
+        cause,
+        reason = found.words(),
+        next = "nothing: it is settled accordingly",
+        "an execution ended without a usable answer, and it was found out at once what it did"
+    );
+}
+
+/// Finds of a route reach nobody who could answer.
+pub(super) fn cannot_be_asked(route: &str, cause: &str) {
+    tracing::error!(
+        route,
+        cause,
+        next = "see to what this route's outcomes are found out by: they stay unknown, and are asked about until it answers",
+        "unknown outcomes of a route cannot be found out: the service or the database that knows them cannot be asked"
+    );
+}
+
+/// The end of [`cannot_be_asked`].
+pub(super) fn can_be_asked(route: &str) {
+    tracing::info!(route, "unknown outcomes of a route can be found out again");
 }
 
 /// The outcome is not stored yet.

@@ -384,6 +384,7 @@ impl Inner {
                     EngineError::Store(error) => claim.on_error(&error),
                     EngineError::Overloaded { .. }
                     | EngineError::ReplyTooLarge { .. }
+                    | EngineError::NotVoided { .. }
                     | EngineError::Stopping
                     | EngineError::Contended { .. } => SearchResult::NotYet,
                 };

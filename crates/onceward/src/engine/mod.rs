@@ -73,7 +73,10 @@ use crate::id::NamespaceHash;
 use crate::outcome::{Outcome, Reply};
 use crate::store::{Store, StoreError};
 use crate::time::{Clock, instant};
-use crate::{Identity, Key, RecordId, Scope, Timestamp, record::RecordFormat};
+use crate::{
+    Identity, Key, RecordId, Scope, Timestamp,
+    record::{Record, RecordFormat},
+};
 
 /// Makes work happen once. Cheap to clone; all clones are one engine.
 ///
@@ -251,6 +254,14 @@ pub enum EngineError {
         /// The limit in bytes.
         limit: usize,
     },
+    /// The place of the effect, such as a receipt row, could not be asked before a person's release.
+    #[error(
+        "the operation was not released, because its owner could still commit: {reason}. Try again, or resolve it as completed"
+    )]
+    NotVoided {
+        /// Why it could not be asked.
+        reason: String,
+    },
     /// The engine is shutting down.
     #[error("the engine is shutting down: try again with the same key")]
     Stopping,
@@ -318,7 +329,10 @@ impl EngineBuilder {
             if format < RecordFormat::Two {
                 return Err(OpenError::FormatOne);
             }
-            reconciler.bind(&StoreName::first_used(since)).await.map_err(OpenError::Reconciler)?;
+            reconciler
+                .bind(&StoreName::first_used(since, identity.namespace_hash()))
+                .await
+                .map_err(OpenError::Reconciler)?;
         }
         let limits = self.limits;
         let inner = Inner {
@@ -473,6 +487,11 @@ impl Engine {
     #[cfg(feature = "http")]
     pub(crate) fn enter(&self, id: RecordId) -> Option<PassThroughEntry> {
         self.inner.pass_through.enter(id)
+    }
+
+    /// How an operation is found out while its outcome is unknown.
+    pub fn plan(&self, record: &Record) -> reconcile::Plan {
+        self.inner.plan_of(record)
     }
 
     /// Whether the reconciler asks about unknown operations of this route.

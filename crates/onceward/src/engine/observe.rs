@@ -126,7 +126,7 @@ impl FindResult {
             Ok(Finding::DoneNotKept(_)) => Self::DoneNotKept,
             Ok(Finding::Absent | Finding::AbsentAndVoided(_)) => Self::Absent,
             Ok(Finding::Voided(_)) => Self::Voided,
-            Ok(Finding::Inconclusive(_)) => Self::Inconclusive,
+            Ok(Finding::Inconclusive(_) | Finding::Unproven { .. }) => Self::Inconclusive,
             Ok(Finding::Ambiguous(_)) => Self::Ambiguous,
             Err(_) => Self::NotAsked,
         }
@@ -142,6 +142,19 @@ impl FindResult {
             Self::Inconclusive => "inconclusive",
             Self::Ambiguous => "ambiguous",
             Self::NotAsked => "not_asked",
+        }
+    }
+
+    /// What it means, for logs.
+    pub(super) const fn words(self) -> &'static str {
+        match self {
+            Self::Completed => "it had happened, and the find brought its answer",
+            Self::DoneNotKept => "it had happened, and its answer is not known or cannot be kept",
+            Self::Absent => "there was no trace of it",
+            Self::Voided => "its execution had committed nothing, and cannot commit any more",
+            Self::Inconclusive => "it could not be told yet",
+            Self::Ambiguous => "what was found contradicts itself",
+            Self::NotAsked => "nobody could be asked",
         }
     }
 }

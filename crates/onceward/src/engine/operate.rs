@@ -6,12 +6,13 @@ use super::apply::{Applied, Patience, Start, StoredRecord};
 use super::claiming::promised;
 use super::operation::Tenure;
 use super::outage::Call;
+use super::reconcile::{Plan, UnknownOperation, claims_receipt};
 use super::{Engine, EngineError, Inner, Ran, SeenOperation, log};
 use crate::claim::Claim;
 use crate::codec::Unreadable;
 use crate::event::{Answer, Decision, Event, FindTerms, Finding, Moment, Resolution, Write};
 use crate::outcome::{Outcome, RecoveryPoint, Reply};
-use crate::record::{Fence, Record, State};
+use crate::record::{Fence, Receipts, Record, State};
 use crate::store::{Page, Scan, Seen, Stamped, StoreError, Swapped, Version};
 use crate::time::{Instant, instant};
 use crate::{Key, RecordId, Scope, Timestamp, entropy::OwnerToken};
@@ -132,7 +133,11 @@ impl Engine {
     /// Stores the outcome for an owner in another process, and ends its tenure.
     pub async fn settle(&self, id: RecordId, fence: Fence, outcome: Outcome) -> Result<Settled, EngineError> {
         let outcome = self.inner.within_limits(outcome);
+        let claims_receipt = claims_receipt(&outcome);
         let applied = self.inner.operate(id, &Event::Settle { fence, outcome }).await?;
+        if let Some(stored) = applied.stored.as_ref().filter(|_| claims_receipt) {
+            self.inner.check_receipt(id, fence, &stored.record);
+        }
         Ok(settled(&applied.answer, applied.stored.as_ref()))
     }
 
@@ -185,8 +190,20 @@ impl Engine {
             return Ok(Operated::Conflict(Some(found.into())));
         }
         let Resolve { verdict, by, reason, seen } = resolve;
+        let void = match (&verdict, &found.record.state) {
+            (Resolution::Retryable, State::Unknown { .. }) => {
+                match self.inner.release_receipt(id, &found).await? {
+                    Some(Finding::Voided(void)) => Some(void),
+                    Some(done @ (Finding::Completed(_) | Finding::DoneNotKept(_))) => {
+                        return self.inner.overrule(id, found, done).await;
+                    }
+                    _ => None,
+                }
+            }
+            (Resolution::Retryable | Resolution::Completed(_), _) => None,
+        };
         let (fence, by, reason) = (Some(found.record.fence), by.to_owned(), reason.to_owned());
-        let event = Event::Resolve { fence, verdict, by, reason };
+        let event = Event::Resolve { fence, verdict, void, by, reason };
         let start = if seen.is_some() { Start::Pinned(found) } else { Start::LastWritten(found) };
         let applied = self.inner.apply(id, start, &event, patience).await;
         applied.map(Operated::of).map_err(|failed| failed.error)
@@ -226,6 +243,54 @@ impl Inner {
         let page = self.store.scan(scan).await;
         self.outages.observe_call(Call::Read, page.as_ref().err());
         page
+    }
+
+    /// Keeps the owner of work with receipts from committing, before a person releases it.
+    async fn release_receipt(
+        &self,
+        id: RecordId,
+        found: &StoredRecord,
+    ) -> Result<Option<Finding>, EngineError> {
+        let record = &found.record;
+        let Some(reconciler) = self.finders.reconciler().filter(|_| record.receipts() == Receipts::Kept)
+        else {
+            return Ok(None);
+        };
+        // One of another namespace, or of a route without receipts by now, is left to the person alone.
+        if !matches!(self.plan_of(record), Plan::Find(_)) {
+            return Ok(None);
+        }
+        let unknown = UnknownOperation {
+            operation: record.operation(id),
+            fence: record.fence,
+            record: record.clone(),
+            asked_at: self.store_time().await?,
+        };
+        let asked = async { reconciler.release(&unknown).await };
+        self.limited(asked).await.map(Some).map_err(|reason| EngineError::NotVoided { reason })
+    }
+
+    /// A person wanted to release what was done. It is completed where its answer is known, and otherwise stays unknown.
+    async fn overrule(
+        &self,
+        id: RecordId,
+        found: StoredRecord,
+        done: Finding,
+    ) -> Result<Operated, EngineError> {
+        let fence = found.record.fence;
+        let event = Event::Found { fence, finding: Ok(done), terms: FindTerms::default(), by: "receipt row" };
+        let applied = self.apply(id, Start::Pinned(found), &event, self.patience()).await;
+        let applied = applied.map_err(|failed| failed.error)?;
+        Ok(Operated::Conflict(applied.stored.map(Stamped::from)))
+    }
+
+    /// The time by the store's clock, or a little later.
+    pub(super) async fn store_time(&self) -> Result<Timestamp, StoreError> {
+        if let Some(moment) = self.store_clock.estimate() {
+            return Ok(moment.now);
+        }
+        let (seen, sent) = self.load(RecordId::IDENTITY).await?;
+        Ok(self.store_clock.saw(seen.now, sent).now)
     }
 
     async fn operate(&self, id: RecordId, event: &Event<'_>) -> Result<Applied, EngineError> {

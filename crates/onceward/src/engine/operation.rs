@@ -7,6 +7,7 @@ use std::time::Duration;
 use super::apply::{Applied, Failed, Patience, Start, StoredRecord};
 use super::observe::{FindResult, Observation};
 use super::operate::{By, Settled, settled};
+use super::reconcile::claims_receipt;
 use super::{EngineError, Inner, log};
 use crate::event::{Answer, Event, Finding, Moment, Refusal};
 use crate::outcome::{Outcome, RecoveryPoint};
@@ -112,6 +113,9 @@ impl Operation {
     pub(super) async fn settle(&self, outcome: Outcome, patience: Duration) -> Result<Settled, EngineError> {
         let event = Event::Settle { fence: self.0.fence, outcome: outcome.clone() };
         let (answer, stored) = self.apply(&event, patience).await.map_err(|failed| failed.error)?;
+        if claims_receipt(&outcome) {
+            self.read(|record| self.engine().check_receipt(self.0.id, self.0.fence, record));
+        }
         Ok(match (settled(&answer, stored.as_ref()), outcome) {
             // The first write was carried out and its answer lost: the second one finds its own reply.
             (Settled::Completed { reply, expires_at, by: By::Other }, Outcome::Completed(own))
@@ -143,6 +147,12 @@ impl Operation {
     #[cfg(feature = "http")]
     pub(crate) fn log_not_executed(&self, cause: &str) {
         self.log(|about| log::not_executed(about, cause));
+    }
+
+    /// Logs what a find at the end of the execution brought.
+    #[cfg(feature = "http")]
+    pub(crate) fn log_found_at_end(&self, cause: &str, found: FindResult) {
+        self.log(|about| log::found_at_end(about, cause, found));
     }
 
     /// Logs a line about this operation, unless it is a shadow.

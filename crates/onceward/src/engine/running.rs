@@ -270,14 +270,9 @@ impl Inner {
         };
         let released = matches!(outcome, Outcome::Retryable(_) | Outcome::Voided { .. });
         let done = outcome.is_done();
-        let checked = claim.receipts == Receipts::Kept
-            && matches!(&outcome, Outcome::Completed(reply) if (200..300).contains(&reply.status));
         let settled = operation.settle(outcome, self.limits.settle_patience).await;
         if let Ok(settled) = &settled {
             self.observe_settled(&claim.route, operation.id(), settled);
-        }
-        if let (Ok(Settled::Completed { by: By::This, .. }), true) = (&settled, checked) {
-            self.check_receipt(operation.id(), operation.stored_record().record);
         }
         match settled {
             Ok(Settled::Completed { reply, expires_at, by: By::This }) => Ran::Executed { reply, expires_at },
@@ -317,7 +312,7 @@ impl Inner {
         }
     }
 
-    pub(super) async fn settle_late(&self, operation: &Operation, outcome: Outcome) -> StoredLate {
+    pub(super) async fn settle_late(self: &Arc<Self>, operation: &Operation, outcome: Outcome) -> StoredLate {
         let route = operation.read(|record| record.subject.route.clone());
         match operation.settle(outcome.clone(), self.limits.settle_give_up).await {
             Ok(settled @ (Settled::Completed { by: By::This, .. } | Settled::Retryable)) => {

@@ -57,6 +57,11 @@ impl Class {
         classes.into_iter().find(|class| word.eq_ignore_ascii_case(class.name().as_bytes()))
     }
 
+    /// Whether the service gave the class itself, in `Onceward-Outcome`.
+    pub(super) fn is_said(headers: &HeaderMap) -> bool {
+        Self::from_header(headers).is_some()
+    }
+
     /// Whether the service sent an `Onceward-Outcome` that is ignored.
     pub(super) fn has_invalid_header(headers: &HeaderMap) -> bool {
         headers.contains_key(OUTCOME) && Self::from_header(headers).is_none()

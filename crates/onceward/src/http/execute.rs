@@ -68,8 +68,8 @@ impl<C> Exchange<C> {
                 self.judge(operation, &method, response).await
             }
             Err((Failure::NotExecuted, cause)) => return not_executed(operation, cause),
-            Err((Failure::TimedOut, cause)) => self.timed_out(&cause),
-            Err((Failure::Broken, cause)) => no_whole_answer(AnswerFault::Broken, &cause),
+            Err((Failure::TimedOut, cause)) => Ended::silently(self.timed_out(&cause)),
+            Err((Failure::Broken, cause)) => Ended::silently(no_whole_answer(AnswerFault::Broken, &cause)),
         };
         self.decided_by_receipt(operation, ended).await
     }
@@ -100,10 +100,31 @@ impl<C> Exchange<C> {
         operation: &Operation,
         method: &Method,
         response: Response<R>,
+    ) -> Ended {
+        let (parts, body) = response.into_parts();
+        let class = Class::of(&self.keyed.policy, parts.status, &parts.headers);
+        let done = class == Class::Completed && (parts.status.is_success() || Class::is_said(&parts.headers));
+        let upstream_status = parts.status;
+        let (outcome, first) = self.judge_whole(operation, method, (parts, body), class).await;
+        let says = match &outcome {
+            _ if !done => Says::Nothing,
+            // A problem stands in the place of an answer that is too large.
+            Outcome::Completed(reply) if reply.status == upstream_status.as_u16() => Says::Done,
+            Outcome::Completed(_) | Outcome::Unknown(_) | Outcome::Retryable(_) | Outcome::Voided { .. } => {
+                Says::DoneButNotWhole
+            }
+        };
+        Ended { outcome, first, says }
+    }
+
+    async fn judge_whole<R: HttpBody>(
+        &self,
+        operation: &Operation,
+        method: &Method,
+        (parts, body): (response::Parts, R),
+        class: Class,
     ) -> (Outcome, FirstAnswer) {
         let policy = &self.keyed.policy;
-        let (parts, body) = response.into_parts();
-        let class = Class::of(policy, parts.status, &parts.headers);
         if class == Class::Unknown {
             let upstream_status = parts.status;
             let why = format!(
@@ -160,6 +181,30 @@ impl<C> Exchange<C> {
         );
         let first = reply::restore(&self.keyed.policy, &reply);
         (Outcome::completed(reply), Ok(Box::new(first)))
+    }
+}
+
+/// How an execution ended.
+pub(super) struct Ended {
+    pub(super) outcome: Outcome,
+    pub(super) first: FirstAnswer,
+    pub(super) says: Says,
+}
+
+/// What the service itself said of its work.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Says {
+    /// Nothing that counts as success.
+    Nothing,
+    /// With a whole answer, that it is done: 2xx, or `Onceward-Outcome: completed`.
+    Done,
+    /// The same, with an answer that is not whole, or too large to be kept.
+    DoneButNotWhole,
+}
+
+impl Ended {
+    fn silently((outcome, first): (Outcome, FirstAnswer)) -> Self {
+        Self { outcome, first, says: Says::Nothing }
     }
 }
 

@@ -6,10 +6,11 @@ use ::http::{HeaderValue, StatusCode};
 
 use super::classify::Class;
 use super::exchange::Exchange;
-use super::execute::FirstAnswer;
+use super::execute::{Ended, FirstAnswer, Says};
 use super::header::OUTCOME;
 use super::problem::Problem;
 use super::reply;
+use crate::engine::FindResult;
 use crate::outcome::Unsure;
 use crate::reconcile::Finding;
 use crate::record::{Cause, Receipts};
@@ -23,21 +24,28 @@ impl<C> Exchange<C> {
     pub(super) async fn decided_by_receipt(
         &self,
         operation: &Operation,
-        (outcome, first): (Outcome, FirstAnswer),
+        Ended { outcome, first, says }: Ended,
     ) -> (Outcome, FirstAnswer) {
-        if self.keyed.policy.kept_receipts() == Receipts::None || !needs_receipt(&outcome) {
+        if self.keyed.policy.kept_receipts() == Receipts::None || !needs_receipt(&outcome, says) {
             return (outcome, first);
         }
         match (operation.find().await, outcome) {
-            (Ok(Finding::Completed(reply)), _) => {
+            (Ok(Finding::Completed(reply)), ended) => {
+                operation.log_found_at_end(&words(&ended), FindResult::Completed);
                 let first = reply::restore(&self.keyed.policy, &reply);
                 (Outcome::Completed(reply), Ok(Box::new(first)))
+            }
+            // It was done, and the row has no answer in its place.
+            (_, Outcome::Completed(own)) if says == Says::DoneButNotWhole => (Outcome::Completed(own), first),
+            (_, ended) if says == Says::DoneButNotWhole => {
+                (Outcome::done_not_kept(words(&ended)), Err(Problem::AnswerNotStored))
             }
             // The owner can commit nothing any more, so that its own word counts.
             (
                 Ok(
                     Finding::Voided(_)
                     | Finding::AbsentAndVoided(_)
+                    | Finding::Unproven { .. }
                     | Finding::Inconclusive(_)
                     | Finding::Absent,
                 ),
@@ -47,19 +55,30 @@ impl<C> Exchange<C> {
                 (Outcome::Retryable(why), first)
             }
             // The owner's own proof releases, and the void only adds that it stays true.
-            (Ok(Finding::AbsentAndVoided(void)), Outcome::Retryable(why)) => {
-                (Outcome::Voided { void, why }, released(first))
-            }
+            (
+                Ok(Finding::Unproven { void, .. } | Finding::AbsentAndVoided(void)),
+                Outcome::Retryable(why),
+            ) => (Outcome::Voided { void, why }, released(first)),
             (Ok(Finding::Voided(void)), ended) => {
+                // An answer of the service's own, such as a 500, is passed on, and tells by itself what happened.
+                if let Outcome::Unknown(unsure) = &ended {
+                    operation.log_found_at_end(&unsure.why, FindResult::Voided);
+                }
                 let why = format!("{}, and committed nothing", words(&ended));
                 (Outcome::Voided { void, why }, released(first))
             }
             (Ok(Finding::DoneNotKept(why)), _) => {
                 (Outcome::done_not_kept(why), Err(Problem::AnswerNotStored))
             }
-            (Ok(Finding::Ambiguous(found) | Finding::Inconclusive(found)) | Err(found), ended) => {
-                (unknown(&ended, &found), Err(unsure(&ended, first)))
-            }
+            (
+                Ok(
+                    Finding::Ambiguous(found)
+                    | Finding::Inconclusive(found)
+                    | Finding::Unproven { why: found, .. },
+                )
+                | Err(found),
+                ended,
+            ) => (unknown(&ended, &found), Err(unsure(&ended, first))),
             (Ok(Finding::Absent | Finding::AbsentAndVoided(_)), ended) => {
                 (unknown(&ended, "there is no trace of it"), Err(unsure(&ended, first)))
             }
@@ -68,10 +87,10 @@ impl<C> Exchange<C> {
 }
 
 /// Whether only the row tells what was committed. A request that was never sent has committed nothing, and a row cannot say more
-/// than a whole 2xx answer. Work that may go on must not be kept from committing yet.
-fn needs_receipt(outcome: &Outcome) -> bool {
+/// than a whole answer that says that the work was done. Work that may go on must not be kept from committing yet.
+fn needs_receipt(outcome: &Outcome, says: Says) -> bool {
     match outcome {
-        Outcome::Completed(reply) => !(200..300).contains(&reply.status),
+        Outcome::Completed(_) => says != Says::Done,
         Outcome::Unknown(unsure) => unsure.find_after.is_zero(),
         Outcome::Retryable(_) => true,
         Outcome::Voided { .. } => false,

@@ -64,6 +64,7 @@ impl<C> Exchange<C> {
             )
             | EngineError::Overloaded { .. }
             | EngineError::ReplyTooLarge { .. }
+            | EngineError::NotVoided { .. }
             | EngineError::Stopping
             | EngineError::Contended { .. } => false,
         };

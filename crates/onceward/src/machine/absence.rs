@@ -83,7 +83,8 @@ pub(super) fn last_found(
     }
     let contradicted = |cause, why: &str| {
         let step = put(record, Answer::Applied, |next| {
-            next.lose(at, Letter::Dead, &Unsure::new(cause, why));
+            // The next find makes it a dead letter, with an alarm of its own.
+            next.lose(at, Letter::Live, &Unsure::new(cause, why));
             next.note_finding(at, why);
         });
         noticed(step, Notice::Contradiction)
@@ -92,9 +93,13 @@ pub(super) fn last_found(
         Ok(Finding::DoneNotKept(why)) => contradicted(Cause::DoneNotKept, why),
         Ok(Finding::Ambiguous(why)) => contradicted(Cause::Said, why),
         Ok(Finding::Completed(_)) => keep(Answer::Conflict),
-        Ok(Finding::Absent | Finding::AbsentAndVoided(_) | Finding::Voided(_) | Finding::Inconclusive(_)) => {
-            put(record, Answer::Applied, |next| next.end_last_find())
-        }
+        Ok(
+            Finding::Absent
+            | Finding::AbsentAndVoided(_)
+            | Finding::Voided(_)
+            | Finding::Unproven { .. }
+            | Finding::Inconclusive(_),
+        ) => put(record, Answer::Applied, |next| next.end_last_find()),
         Err(why) => put(record, Answer::Applied, |next| {
             next.find_again(at.now.after(next.jittered(terms.max_backoff)));
             next.note_finding(at, why);

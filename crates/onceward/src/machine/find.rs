@@ -60,7 +60,7 @@ pub(super) fn found(
         },
         Ok(Finding::Absent) => absent(record, at, None, terms, by),
         Ok(Finding::AbsentAndVoided(void)) => absent(record, at, Some(void), terms, by),
-        Ok(Finding::Inconclusive(why)) => undecided(record, at, terms, why),
+        Ok(Finding::Inconclusive(why) | Finding::Unproven { why, .. }) => undecided(record, at, terms, why),
         Ok(Finding::Ambiguous(why)) => given_up(record, at, why),
         Err(why) => not_asked(record, at, terms, why),
     }

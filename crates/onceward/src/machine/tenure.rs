@@ -30,9 +30,10 @@ pub(super) fn renewed(record: &Record, fence: Fence, change: impl FnOnce(&mut Re
 }
 
 pub(super) fn settled(record: &Record, at: Moment, fence: Fence, outcome: &Outcome) -> Step {
-    // Below the void no owner can have committed, so its outcome is ignored.
+    // Below the void no owner can have committed, so its outcome is ignored. One that says that it has contradicts the void.
     if record.is_voided(fence) {
-        return keep(Answer::Fenced);
+        let step = keep(Answer::Fenced);
+        return if outcome.is_done() { noticed(step, Notice::Contradiction) } else { step };
     }
     if record.fence != fence {
         return fenced(record, at, fence, outcome);

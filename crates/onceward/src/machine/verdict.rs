@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use crate::event::{Answer, Moment, Notice, Resolution, Step, keep, noticed, put};
-use crate::outcome::{Evidence, Reply};
+use crate::outcome::{Evidence, Reply, Void};
 use crate::record::{Record, State};
 
 pub(super) fn testified(record: &Record, at: Moment, reply: &Arc<Reply>, by: &str) -> Step {
@@ -24,7 +24,13 @@ pub(super) fn testified(record: &Record, at: Moment, reply: &Arc<Reply>, by: &st
     }
 }
 
-pub(super) fn resolved(record: &Record, at: Moment, verdict: &Resolution, by: &str, reason: &str) -> Step {
+pub(super) fn resolved(
+    record: &Record,
+    at: Moment,
+    verdict: &Resolution,
+    void: Option<&Void>,
+    (by, reason): (&str, &str),
+) -> Step {
     let State::Unknown { .. } = record.state else {
         return keep(Answer::Conflict);
     };
@@ -34,7 +40,13 @@ pub(super) fn resolved(record: &Record, at: Moment, verdict: &Resolution, by: &s
     put(record, Answer::Applied, |next| {
         match verdict {
             Resolution::Completed(reply) => next.complete(at, reply),
-            Resolution::Retryable => next.release(at, reason),
+            Resolution::Retryable => {
+                // Any other fence was raised for another tenure.
+                if let Some(void) = void.filter(|void| void.fence == record.fence.above()) {
+                    next.void(void.fence, void.point.clone());
+                }
+                next.release(at, reason);
+            }
         }
         next.judge(at, by, reason);
     })

@@ -1,27 +1,37 @@
-//! Whether a row without an answer proves anything: only where the handlers of the route are known to write rows.
+//! Whether a row without an answer proves anything: only where the handlers of the route are known to write rows, and only for
+//! operations that were opened after that was known.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use super::table::{Note, ReceiptTable, TableError};
-use crate::{Fence, OperationId};
+use crate::key::NamespaceHash;
+use crate::{Fence, OperationId, Timestamp};
 
 /// The beginning of the note about the first row that a handler of a route wrote.
 const FIRST_ROW: &str = "onceward:first-row:";
 /// The beginning of the note about a completion without a receipt.
 const SUSPENDED: &str = "onceward:suspended:";
 
+/// The beginning of the note about the time when a route's voids were resumed.
+const RESUMED: &str = "onceward:resumed:";
+
 /// At first each completion of a route is checked: a handler that forgets its receipts should be noticed by its first requests.
 const CHECKED_AT_FIRST: u64 = 1000;
 /// Later one of so many is, because each check reads the handler's database.
 const LATER_ONE_OF: u64 = 10;
 
-/// What is known about the handlers of one route. It is kept in notes in the table, for every gateway.
+/// What is known about the handlers of one route. It is kept in notes in the table, for every gateway of the namespace.
 pub(super) struct Control {
     first_row_note: String,
     suspended_note: String,
-    has_first_row: AtomicBool,
+    resumed_note: String,
+    /// When the first row was seen, as far as this process knows. Zero: never.
+    first_row_seen: AtomicU64,
     suspended: AtomicBool,
-    completions: AtomicU64,
+    /// Completions that were found to have their receipt.
+    checked: AtomicU64,
+    /// Completions after the ones that are all checked.
+    later: AtomicU64,
 }
 
 /// Whether a row without an answer releases its operation.
@@ -30,23 +40,33 @@ pub(super) enum Release {
     Allowed,
     /// No handler of the route was ever seen to write a row.
     NoRowYet,
-    /// The operation was opened before the first row was seen, so its handler may have been one that writes none.
+    /// The operation was opened before the first row was seen, or before the voids were resumed, so its handler may have been one
+    /// that writes none.
     OpenedBefore,
 }
 
 impl Control {
-    pub(super) fn new(route: &str) -> Self {
+    pub(super) fn new(namespace: NamespaceHash, route: &str) -> Self {
         Self {
-            first_row_note: format!("{FIRST_ROW}{route}"),
-            suspended_note: format!("{SUSPENDED}{route}"),
-            has_first_row: AtomicBool::new(false),
+            first_row_note: format!("{FIRST_ROW}{namespace}:{route}"),
+            suspended_note: format!("{SUSPENDED}{namespace}:{route}"),
+            resumed_note: format!("{RESUMED}{namespace}:{route}"),
+            first_row_seen: AtomicU64::new(0),
             suspended: AtomicBool::new(false),
-            completions: AtomicU64::new(0),
+            checked: AtomicU64::new(0),
+            later: AtomicU64::new(0),
         }
     }
 
     pub(super) fn has_first_row(&self) -> bool {
-        self.has_first_row.load(Ordering::Relaxed)
+        self.first_row_seen.load(Ordering::Relaxed) != 0
+    }
+
+    /// Takes over what a note says. After another first row the handlers are others, and are all checked again.
+    fn first_row_was_seen(&self, at: u64) {
+        if self.first_row_seen.swap(at, Ordering::Relaxed) != at {
+            self.checked.store(0, Ordering::Relaxed);
+        }
     }
 
     pub(super) fn is_suspended(&self) -> bool {
@@ -55,16 +75,27 @@ impl Control {
 
     /// Whether this completion is to be checked.
     pub(super) fn picks_completion(&self) -> bool {
-        let before = self.completions.fetch_add(1, Ordering::Relaxed);
-        before < CHECKED_AT_FIRST || before.is_multiple_of(LATER_ONE_OF)
+        self.checked.load(Ordering::Relaxed) < CHECKED_AT_FIRST
+            || self.later.fetch_add(1, Ordering::Relaxed).is_multiple_of(LATER_ONE_OF)
     }
 
-    /// A handler wrote the row of the operation that this fence opened.
-    pub(super) async fn saw_row(&self, table: &dyn ReceiptTable, opened: Fence) -> Result<(), TableError> {
-        if !self.has_first_row() {
-            let note = Note { number: opened.as_number(), text: String::new() };
-            table.note(&self.first_row_note, &note).await?;
-            self.has_first_row.store(true, Ordering::Relaxed);
+    /// A completion was found to have its receipt.
+    pub(super) fn completion_has_receipt(&self) {
+        self.checked.fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// A row that a handler wrote was seen at this time, by the store's clock. `opened` is the fence that opened its operation.
+    pub(super) async fn saw_row(
+        &self,
+        table: &dyn ReceiptTable,
+        opened: Fence,
+        at: Timestamp,
+    ) -> Result<(), TableError> {
+        if !self.has_first_row() && !self.was_resumed_since(table, opened).await? {
+            // A clock that was set back must not make it look older than it is.
+            let note = Note { number: at.as_micros().max(opened.as_number()), text: String::new() };
+            let stands = table.note(&self.first_row_note, &note).await?;
+            self.first_row_was_seen(stands.number);
         }
         Ok(())
     }
@@ -76,15 +107,24 @@ impl Control {
         opened: Fence,
     ) -> Result<Release, TableError> {
         let first_row = table.noted(&self.first_row_note).await?;
-        self.has_first_row.store(first_row.is_some(), Ordering::Relaxed);
+        self.first_row_was_seen(first_row.as_ref().map_or(0, |first| first.number));
         Ok(match first_row {
             None => Release::NoRowYet,
             Some(first) if opened.as_number() <= first.number => Release::OpenedBefore,
+            // A find that was under way when the voids were resumed may have noted an older row.
+            Some(_) if self.was_resumed_since(table, opened).await? => Release::OpenedBefore,
             Some(_) => Release::Allowed,
         })
     }
 
-    /// A handler answered 2xx without a row: from now on no void releases anything. Returns whether that is new.
+    /// Whether the operation that this fence opened may be the work of a handler that was corrected since.
+    async fn was_resumed_since(&self, table: &dyn ReceiptTable, opened: Fence) -> Result<bool, TableError> {
+        let resumed = table.noted(&self.resumed_note).await?;
+        Ok(resumed.is_some_and(|resumed| opened.as_number() <= resumed.number))
+    }
+
+    /// A handler answered that the work was done, and wrote no row: from now on no void releases anything. Returns whether that is
+    /// new.
     pub(super) async fn suspend(
         &self,
         table: &dyn ReceiptTable,
@@ -104,10 +144,18 @@ impl Control {
         Ok(note.map(|note| note.text))
     }
 
-    /// Forgets what is known: the handler was corrected. Operations that were opened before stay unproven.
-    pub(super) async fn restart(&self, table: &dyn ReceiptTable) -> Result<(), TableError> {
+    /// Forgets what is known: the handler was corrected at this time. Operations that were opened before stay unproven, and their
+    /// rows say nothing about the corrected handler.
+    pub(super) async fn restart(
+        &self,
+        table: &dyn ReceiptTable,
+        corrected_at: Timestamp,
+    ) -> Result<(), TableError> {
+        let note = Note { number: corrected_at.as_micros(), text: String::new() };
+        table.erase(&self.resumed_note).await?;
+        table.note(&self.resumed_note, &note).await?;
         table.erase(&self.first_row_note).await?;
-        self.has_first_row.store(false, Ordering::Relaxed);
+        self.first_row_was_seen(0);
         table.erase(&self.suspended_note).await?;
         self.suspended.store(false, Ordering::Relaxed);
         Ok(())

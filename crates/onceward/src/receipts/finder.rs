@@ -7,14 +7,15 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use super::bound_table::{BindError, BoundTable};
 use super::control::{Control, Release};
-use super::table::{ReceiptPoint, ReceiptRow, ReceiptTable, TableError};
+use super::table::{ReceiptRow, ReceiptTable, TableError};
 use crate::engine::reconcile::{
     CompletedOperation, FindTerms, Finding, Plan, ReconcileFuture, Reconciler, Reconciling, StoreName,
     UnknownOperation,
 };
+use crate::key::{Namespace, NamespaceHash};
 use crate::outcome::{RecoveryPoint, Void};
-use crate::record::Receipts;
-use crate::{Fence, OperationId};
+use crate::record::{Receipts, State};
+use crate::{Fence, OperationId, Timestamp};
 
 /// A [`Reconciler`] that raises the fence in the receipt row and decides by what the row holds then.
 ///
@@ -26,9 +27,10 @@ use crate::{Fence, OperationId};
 ///
 /// # async fn example(orders: Arc<dyn ReceiptTable>) -> Result<(), Box<dyn std::error::Error>> {
 /// // A table of the crates `onceward-postgres` or `onceward-sqlite`.
-/// let finder = ReceiptFinder::new(&Reconciling::default()).route("POST /orders", orders, FindTerms::default());
-/// let finder = Arc::new(finder);
-/// # let (store, identity) = (Arc::new(MemoryStore::default()), Identity::in_namespace("shop").scoped_by("all")?);
+/// let namespace = Identity::in_namespace("shop");
+/// let finder = ReceiptFinder::new(namespace, &Reconciling::default());
+/// let finder = Arc::new(finder.route("POST /orders", orders, FindTerms::default()));
+/// # let (store, identity) = (Arc::new(MemoryStore::default()), namespace.scoped_by("all")?);
 /// let engine = Engine::builder(store).reconciler(finder.clone()).open(identity).await?;
 /// // Now and then, by a task of yours:
 /// finder.delete_old_rows(&engine).await?;
@@ -36,6 +38,7 @@ use crate::{Fence, OperationId};
 /// # }
 /// ```
 pub struct ReceiptFinder {
+    namespace: NamespaceHash,
     routes: HashMap<String, Route>,
     tables: Vec<Arc<BoundTable>>,
     /// For the routes without receipts.
@@ -57,14 +60,15 @@ pub struct RouteStatus {
     pub route: String,
     /// A handler was seen to write a row. Before that, no void releases anything.
     pub controlled: bool,
-    /// A handler answered 2xx without a row. Until [`ReceiptFinder::resume_voids`], no void is made.
+    /// A handler answered that the work was done, and wrote no row. Until [`ReceiptFinder::resume_voids`], no void is made.
     pub suspended: bool,
 }
 
 impl ReceiptFinder {
-    /// A finder for no route yet. What it does not know is given up as `reconciling` says.
-    pub fn new(reconciling: &Reconciling) -> Self {
-        Self { routes: HashMap::new(), tables: Vec::new(), reconciling: reconciling.clone() }
+    /// A finder for no route yet, of engines in this namespace. What it does not know is given up as `reconciling` says.
+    pub fn new(namespace: Namespace<'_>, reconciling: &Reconciling) -> Self {
+        let namespace = namespace.hash();
+        Self { namespace, routes: HashMap::new(), tables: Vec::new(), reconciling: reconciling.clone() }
     }
 
     /// Finds out the operations of a route by this table. Routes may share a table.
@@ -76,7 +80,7 @@ impl ReceiptFinder {
             self.tables.push(table.clone());
             table
         });
-        let control = Control::new(route);
+        let control = Control::new(self.namespace, route);
         self.routes.insert(route.to_owned(), Route { table, terms, control, warned: AtomicBool::new(false) });
         self
     }
@@ -98,21 +102,21 @@ impl ReceiptFinder {
     }
 
     /// Reads the state of every route again, which other gateways and operators may have changed.
+    /// A table that cannot be read does not keep the others from being read.
     pub async fn refresh(&self) -> Result<(), TableError> {
+        let mut read = Ok(());
         for route in self.routes.values() {
-            let table = &*route.table.table;
-            route.control.suspended_by(table).await?;
-            // Any fence will do: only whether there is a first row matters here.
-            route.control.may_release(table, Fence::from_number(0)).await?;
+            read = read.and(route.refresh().await);
         }
-        Ok(())
+        read
     }
 
     /// Lets voids release again, after the handler that left out its row was corrected. Only operations that are opened after
-    /// the next row are released: earlier ones may be the former handler's. `None` where the route has no receipts.
-    pub async fn resume_voids(&self, route: &str) -> Option<Result<(), TableError>> {
+    /// this time, and after the next row of such an operation, are released: earlier ones may be the former handler's. `None`
+    /// where the route has no receipts.
+    pub async fn resume_voids(&self, route: &str, corrected_at: Timestamp) -> Option<Result<(), TableError>> {
         let route = self.routes.get(route)?;
-        Some(route.control.restart(&*route.table.table).await)
+        Some(route.control.restart(&*route.table.table, corrected_at).await)
     }
 
     async fn find(&self, unknown: &UnknownOperation) -> Result<Finding, String> {
@@ -130,16 +134,25 @@ impl ReceiptFinder {
 }
 
 impl Route {
+    async fn refresh(&self) -> Result<(), TableError> {
+        let table = &*self.table.table;
+        self.control.suspended_by(table).await?;
+        // Any fence will do: only whether there is a first row matters here.
+        self.control.may_release(table, Fence::from_number(0)).await?;
+        Ok(())
+    }
+
     async fn find(
         &self,
         table: &dyn ReceiptTable,
         name: &str,
         unknown: &UnknownOperation,
     ) -> Result<Finding, TableError> {
-        let UnknownOperation { operation, fence, record } = unknown;
+        let UnknownOperation { operation, fence, record, asked_at } = unknown;
         let suspended_by = self.control.suspended_by(table).await?;
-        // Where a missing answer proves nothing, the handler may as well still commit.
-        let voids = suspended_by.is_none() && record.receipts() == Receipts::Kept;
+        // Where a missing answer proves nothing, the handler may as well still commit, unless its execution has ended.
+        let ended = matches!(record.state, State::InProgress { .. });
+        let voids = record.receipts() == Receipts::Kept && (ended || suspended_by.is_none());
         let row = if voids {
             Some(table.void(*operation, fence.above()).await?)
         } else {
@@ -147,7 +160,7 @@ impl Route {
         };
         if let Some(row) = &row {
             if row.is_written_by_handler() {
-                self.control.saw_row(table, record.opened).await?;
+                self.control.saw_row(table, record.opened, *asked_at).await?;
             }
             if let Some(known) = known_by(row, fence.above()) {
                 return Ok(known);
@@ -157,24 +170,44 @@ impl Route {
             let why = "it was claimed before its route had receipts, and has none: that proves nothing";
             return Ok(Finding::Ambiguous(why.to_owned()));
         }
-        let (Some(row), None) = (row, &suspended_by) else {
-            return Ok(Finding::Inconclusive(format!(
-                "the voids of its route are suspended, because {} was answered 2xx without a receipt",
-                suspended_by.unwrap_or_default()
-            )));
+        let suspended = suspended_by.map(|by| {
+            format!(
+                "the voids of its route are suspended, because {by} was answered as done without a receipt"
+            )
+        });
+        let Some(row) = row.filter(|_| voids) else {
+            return Ok(Finding::Inconclusive(suspended.unwrap_or_default()));
         };
-        Ok(match self.control.may_release(table, record.opened).await? {
-            Release::Allowed => voided(row.point.as_ref(), fence.above()),
+        let void = match void_of(&row, fence.above()) {
+            Ok(void) => void,
+            Err(why) => return Ok(Finding::Ambiguous(why)),
+        };
+        if let Some(why) = suspended {
+            return Ok(Finding::Unproven { void, why });
+        }
+        let why = match self.control.may_release(table, record.opened).await? {
+            Release::Allowed => return Ok(Finding::Voided(void)),
             Release::NoRowYet => {
                 self.warn_once(name, *operation);
-                let why = "no handler of its route was seen to write a receipt row yet, so a missing one proves nothing";
-                Finding::Inconclusive(why.to_owned())
+                "no handler of its route was seen to write a receipt row yet, so a missing one proves nothing"
             }
             Release::OpenedBefore => {
-                let why = "it was begun before the first receipt of its route was seen, so a missing one proves nothing";
-                Finding::Ambiguous(why.to_owned())
+                "it was begun before the first receipt of its route was seen, so a missing one proves nothing"
             }
-        })
+        };
+        Ok(Finding::Unproven { void, why: why.to_owned() })
+    }
+
+    /// Lets the next execution of an operation begin that a person releases.
+    async fn release(
+        &self,
+        table: &dyn ReceiptTable,
+        unknown: &UnknownOperation,
+    ) -> Result<Finding, TableError> {
+        let above = unknown.fence.above();
+        let row = table.release(unknown.operation, above).await?;
+        Ok(known_by(&row, above)
+            .unwrap_or_else(|| void_of(&row, above).map_or_else(Finding::Ambiguous, Finding::Voided)))
     }
 
     fn warn_once(&self, route: &str, operation: OperationId) {
@@ -192,19 +225,20 @@ impl Route {
     /// operation that nobody has an answer of.
     async fn check(&self, name: &str, completed: &CompletedOperation) -> Result<(), BindError> {
         let table = self.table.get().await?;
-        let CompletedOperation { operation, record } = completed;
-        match table.read(*operation).await? {
-            Some(ReceiptRow { reply: Some(_), .. }) => self.control.saw_row(table, record.opened).await?,
-            Some(_) | None => {
-                if self.control.suspend(table, *operation, record.opened).await? {
-                    tracing::error!(
-                        route = name,
-                        %operation,
-                        next = "let every path of the handler call onceward_complete in the transaction of its effects, then run `onceward receipts --resume-voids`",
-                        "a request was answered 2xx without a receipt: the voids of its route are suspended, and unknown outcomes wait for a person"
-                    );
-                }
-            }
+        let CompletedOperation { operation, fence, record, checked_at } = completed;
+        let row = table.read(*operation).await?;
+        // A row under another fence was written by another execution. A void may have come after this one's.
+        let own = |row: &ReceiptRow| row.fence == *fence || row.fence == fence.above();
+        if row.is_some_and(|row| own(&row) && row.reply.is_some()) {
+            self.control.saw_row(table, record.opened, *checked_at).await?;
+            self.control.completion_has_receipt();
+        } else if self.control.suspend(table, *operation, record.opened).await? {
+            tracing::error!(
+                route = name,
+                %operation,
+                next = "let every path of the handler that reports success call onceward_complete in the transaction of its effects, then run `onceward receipts --resume-voids`",
+                "a request was answered as done without a receipt: the voids of its route are suspended, and unknown outcomes wait for a person"
+            );
         }
         Ok(())
     }
@@ -231,15 +265,14 @@ fn known_by(row: &ReceiptRow, above: Fence) -> Option<Finding> {
     }
 }
 
-fn voided(point: Option<&ReceiptPoint>, fence: Fence) -> Finding {
-    let point = point.map(|point| {
+fn void_of(row: &ReceiptRow, fence: Fence) -> Result<Void, String> {
+    let point = row.point.as_ref().map(|point| {
         let data = point.data.clone().unwrap_or_default();
         RecoveryPoint::new(&point.name, data.into_bytes())
     });
-    match point.transpose() {
-        Ok(point) => Finding::Voided(Void { fence, point }),
-        Err(error) => Finding::Ambiguous(format!("the phase in its row cannot be gone on from: {error}")),
-    }
+    let point = point.transpose();
+    let point = point.map_err(|error| format!("the phase in its row cannot be gone on from: {error}"))?;
+    Ok(Void { fence, point })
 }
 
 impl Reconciler for ReceiptFinder {
@@ -256,6 +289,9 @@ impl Reconciler for ReceiptFinder {
 
     fn bind<'a>(&'a self, store: &'a StoreName) -> ReconcileFuture<'a, Result<(), String>> {
         Box::pin(async move {
+            if store.namespace() != self.namespace {
+                return Err("the finder of the receipts is for another namespace than the engine".to_owned());
+            }
             for table in &self.tables {
                 table.belongs_to(*store);
                 match table.get().await {
@@ -275,15 +311,23 @@ impl Reconciler for ReceiptFinder {
         })
     }
 
-    fn completed<'a>(&'a self, completed: &'a CompletedOperation) -> ReconcileFuture<'a, ()> {
+    fn completed<'a>(&'a self, completed: &'a CompletedOperation) -> ReconcileFuture<'a, Result<(), String>> {
         Box::pin(async move {
             let name = &completed.record.subject.route;
             let Some(route) = self.routes.get(name).filter(|route| route.control.picks_completion()) else {
-                return;
+                return Ok(());
             };
-            if let Err(error) = route.check(name, completed).await {
-                tracing::debug!(%error, operation = %completed.operation, "a receipt was not checked");
-            }
+            route.check(name, completed).await.map_err(|error| error.to_string())
+        })
+    }
+
+    fn release<'a>(&'a self, unknown: &'a UnknownOperation) -> ReconcileFuture<'a, Result<Finding, String>> {
+        Box::pin(async move {
+            let Some(route) = self.routes.get(&unknown.record.subject.route) else {
+                return Ok(Finding::Absent);
+            };
+            let table = route.table.get().await.map_err(|error| error.to_string())?;
+            route.release(table, unknown).await.map_err(|error| error.to_string())
         })
     }
 }

@@ -5,6 +5,7 @@ use std::time::Duration;
 use super::bound_table::{BindError, BoundTable};
 use super::finder::ReceiptFinder;
 use super::table::AgedRow;
+use crate::store::StoreError;
 use crate::{Engine, EngineError};
 
 /// For how long after its claim a handler may make a row that is not there. `print_sql` writes the same time into the functions
@@ -61,6 +62,9 @@ async fn delete_in(table: &BoundTable, engine: &Engine) -> Result<usize, OldRows
 
 /// Whether there is a record of the row's window. One that cannot be read counts as one.
 async fn is_remembered(engine: &Engine, row: &AgedRow) -> Result<bool, EngineError> {
-    let stamped = engine.load(row.operation.record()).await?;
-    Ok(stamped.is_some_and(|stamped| stamped.record.is_named_by(row.operation)))
+    match engine.load(row.operation.record()).await {
+        Ok(stamped) => Ok(stamped.is_some_and(|stamped| stamped.record.is_named_by(row.operation))),
+        Err(EngineError::Store(StoreError::Unreadable { .. })) => Ok(true),
+        Err(error) => Err(error),
+    }
 }

@@ -19,6 +19,9 @@ pub trait ReceiptTable: Send + Sync + 'static {
     /// It is durable on the primary before this answers. A transaction that holds the row is waited for, for a limited time.
     fn void(&self, operation: OperationId, fence: Fence) -> TableFuture<'_, ReceiptRow>;
 
+    /// The same, and removes the outside call that was begun, if there is one: a person has decided that it was not made.
+    fn release(&self, operation: OperationId, fence: Fence) -> TableFuture<'_, ReceiptRow>;
+
     /// Reads an operation's row as it is on the primary.
     fn read(&self, operation: OperationId) -> TableFuture<'_, Option<ReceiptRow>>;
 

@@ -73,6 +73,17 @@ impl State {
     pub const fn name(&self) -> &'static str {
         self.kind().name()
     }
+
+    /// Whether it is a dead letter. Every state but `unknown` is live.
+    pub const fn letter(&self) -> Letter {
+        match self {
+            Self::Unknown { letter, .. } => *letter,
+            Self::InProgress { .. }
+            | Self::Completed { .. }
+            | Self::FailedRetryable { .. }
+            | Self::Expired { .. } => Letter::Live,
+        }
+    }
 }
 
 /// A state without what belongs to it: for filters, counters and the columns of stores.

@@ -166,6 +166,16 @@ impl Record {
         }
     }
 
+    /// The record without the bytes of its answer.
+    pub(crate) fn without_reply(&self) -> Self {
+        let mut record = self.answer_only();
+        record.extensions.clone_from(&self.extensions);
+        if let State::Completed { reply, .. } = &mut record.state {
+            *reply = Arc::new(Reply::new("").with_status(reply.status));
+        }
+        record
+    }
+
     /// Until when the answer is promised; it is kept somewhat longer.
     pub fn published_expiry(&self) -> Option<Timestamp> {
         match &self.state {

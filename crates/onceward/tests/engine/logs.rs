@@ -12,6 +12,7 @@ use super::log::Log;
 use super::{Ledger, SECOND, claim, claim_of, clock, engine, engine_on, id, pay, retry};
 
 const UNKNOWN: &str = "the outcome of an operation is unknown: it may have been executed, and retries are refused until it is resolved";
+const GIVEN_UP: &str = "an unknown outcome was given up: retries are refused until an operator resolves it";
 const KNOWN: &str = "an unknown outcome is known now: retries are no longer refused";
 const FAILS: &str = "the store fails: requests with a key are refused until it answers";
 const ANSWERS: &str = "the store answers again";
@@ -90,10 +91,27 @@ async fn a_lapse_and_the_late_answer_are_a_line_each_with_the_operations_name() 
     assert_eq!((&lapsed["kind"], &lapsed["attempt"]), (&json!("lost"), &json!(1)));
     let next = lapsed["next"].as_str().unwrap();
     assert!(next.contains(&format!("/v1/operations/{operation}/resolve")), "{next}");
+    assert!(next.starts_with("nothing finds it out by itself") && next.ends_with("a dead letter in 15 min"));
     let outcome = Outcome::completed(Reply::new("done"));
     engine.settle(id(), held.fence(), outcome).await.unwrap();
     assert_eq!(log.messages(), [UNKNOWN, KNOWN]);
     assert_eq!(log.lines()[1]["by"], "the execution itself");
+    assert_eq!(log.lines()[1]["next"], "nothing: every retry gets the answer");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_dead_letter_says_why_it_is_unknown_why_it_was_given_up_and_who_must_act() {
+    let (engine, _, _) = engine().await;
+    let log = Log::listen();
+    engine.run(claim(), async |_| Outcome::lost("the connection broke")).await.unwrap();
+    onceward::plumbing::time::sleep(SECOND * 20 * 60).await;
+    assert_eq!(log.messages(), [UNKNOWN, GIVEN_UP]);
+    let line = &log.lines()[1];
+    assert_eq!((&line["level"], &line["kind"]), (&json!("ERROR"), &json!("lost")));
+    assert_eq!(line["cause"], "the connection broke");
+    assert_eq!(line["finding"], "nothing is configured that could find out what happened");
+    let resolve = format!("/v1/operations/{}/resolve", line["operation"].as_str().unwrap());
+    assert!(line["next"].as_str().unwrap().contains(&resolve), "{line}");
 }
 
 #[tokio::test(start_paused = true)]

@@ -5,6 +5,7 @@ use std::sync::{Arc, Mutex};
 
 use http::Request;
 use http_body_util::Full;
+use onceward::Identity;
 use onceward::http::{IdempotencyLayer, LayerError, Policy, Routes, ScopeRules};
 use onceward::receipts::ReceiptFinder;
 use onceward::reconcile::{Finding, ReconcileFuture, Reconciler, Reconciling, UnknownOperation, Void};
@@ -81,7 +82,7 @@ async fn first_and_retry(what: &str, find: Find) -> (World, Script, Got, Got) {
 }
 
 /// Ends of an execution after which only the row tells what was committed.
-const DOUBTFUL: [&str; 6] = ["off", "broken", "short", "panic", "status:500", "status:503"];
+const DOUBTFUL: [&str; 4] = ["off", "panic", "status:500", "status:503"];
 
 #[tokio::test(start_paused = true)]
 async fn a_row_with_an_answer_is_the_answer_of_the_first_caller_and_of_every_retry() {
@@ -186,7 +187,35 @@ async fn a_route_with_receipts_that_nothing_reads_is_refused() {
     let refused = IdempotencyLayer::new(without, scope(), routes().unwrap()).unwrap_err();
     assert_eq!(refused, LayerError::Receipts { route: "POST /orders".to_owned() });
     // One that knows other routes only would give these up as well.
-    let other = ReceiptFinder::new(&Reconciling::default());
+    let other = ReceiptFinder::new(Identity::in_namespace("tests"), &Reconciling::default());
     let other = builder(memory()).reconciler(Arc::new(other)).open(identity()).await.unwrap();
     assert!(IdempotencyLayer::new(other, scope(), routes().unwrap()).is_err());
+}
+
+#[tokio::test]
+async fn what_a_service_says_is_done_is_not_released_although_its_row_is_missing() {
+    // Not whole, or too large to be kept.
+    for what in ["broken", "short", "closing:hello", "endless"] {
+        let (world, _, _, retry) = first_and_retry(what, Find::Nothing).await;
+        assert_eq!(world.ledger(), 1, "{what}: {retry:?}");
+    }
+    for what in ["word:completed:500", "word:completed:303", "word:completed:402"] {
+        let (world, script, first, retry) = first_and_retry(what, Find::Nothing).await;
+        assert_eq!((world.ledger(), first.status, retry.is_replay()), (1, retry.status, true), "{what}");
+        assert_eq!(script.asked(), 0, "{what}: its own word needs no row");
+    }
+}
+
+#[tokio::test]
+async fn what_is_not_whole_is_completed_by_its_row() {
+    for what in ["broken", "short", "closing:hello", "endless"] {
+        let (world, _, first, retry) = first_and_retry(what, Find::Row(paid())).await;
+        assert_eq!((world.ledger(), first.status, retry.status), (1, 201, 201), "{what}");
+    }
+}
+
+#[tokio::test]
+async fn a_redirection_without_a_row_is_released_like_any_other_end() {
+    let (world, _, first, retry) = first_and_retry("status:303", Find::Nothing).await;
+    assert_eq!((first.status, world.ledger(), retry.is_replay()), (303, 2, false));
 }

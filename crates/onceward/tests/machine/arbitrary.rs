@@ -274,7 +274,13 @@ pub fn unowned() -> impl Strategy<Value = Happening> {
         found(),
         (0_u32..3).prop_map(|ticks| Event::GiveUp { after: TICK * ticks }),
         verdict.prop_map(|verdict| {
-            Event::Resolve { fence: None, verdict, by: "ops".to_owned(), reason: "saw it".to_owned() }
+            Event::Resolve {
+                fence: None,
+                verdict,
+                void: None,
+                by: "ops".to_owned(),
+                reason: "saw it".to_owned(),
+            }
         }),
         (0_u32..3).prop_map(|ticks| Event::Expire { opened: None, after: TICK * ticks }),
         expiry.prop_map(|expiry| Event::Sweep { expiry }),

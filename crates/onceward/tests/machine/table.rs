@@ -336,7 +336,7 @@ const ROWS: &[(&str, &str)] = &[
          0s A claims k body=x -> execute
          0s A settles fence=1 unknown -> applied
          1s F finds voided -> applied state=failed_retryable voided=yes
-         2s A settles fence=1 201 -> fenced state=failed_retryable
+         2s A settles fence=1 201 -> fenced alarm=contradiction state=failed_retryable
          3s B claims k body=x -> execute fence=2
          3s B settles fence=2 unknown -> applied
          4s F finds voided point=p -> applied state=failed_retryable

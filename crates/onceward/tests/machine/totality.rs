@@ -394,14 +394,42 @@ proptest! {
     fn a_find_that_cannot_tell_is_tried_again_later_and_not_beyond_its_limit(
         record in record(), at in moment(), happening in unowned()
     ) {
-        let Event::Found { finding: Ok(Finding::Inconclusive(_) | Finding::Absent), terms, .. } = happening.event()
-        else { return Ok(()) };
+        let Event::Found { finding: Ok(finding), terms, .. } = happening.event() else { return Ok(()) };
+        let counts = match finding {
+            Finding::Inconclusive(_) | Finding::Unproven { .. } => true,
+            Finding::Absent | Finding::AbsentAndVoided(_) => terms.absent_after.is_none(),
+            _ => false,
+        };
+        prop_assume!(counts && matches!(record.state, State::Unknown { .. }));
         let step = happening.step(Some(&record), at);
         if let Write::Put(next) = &step.write {
             let State::Unknown { due_at, probes, letter, .. } = next.state else { panic!("it was decided") };
             prop_assert!(due_at >= at.now);
             prop_assert_eq!(letter == Letter::Dead, probes >= terms.attempts);
         }
+    }
+
+    #[test]
+    fn an_absence_releases_at_the_second_time_and_leaves_one_more_find(
+        record in record(), at in moment(), happening in unowned()
+    ) {
+        let Event::Found { finding: Ok(Finding::Absent | Finding::AbsentAndVoided(_)), terms, .. } = happening.event()
+        else { return Ok(()) };
+        prop_assume!(matches!(record.state, State::Unknown { .. }));
+        let step = happening.step(Some(&record), at);
+        let Write::Put(next) = &step.write else { return Ok(()) };
+        if !matches!(next.state, State::FailedRetryable { .. }) {
+            return Ok(());
+        }
+        let after = terms.absent_after.expect("an absence that does not count releases nothing");
+        let seen = record.absence.expect("one absence was seen before");
+        prop_assert!(seen.count >= 1 && seen.fence == record.fence);
+        prop_assert!(seen.first_at.after(after / 2) <= at.expiry_now);
+        let State::FailedRetryable { expires_at, .. } = next.state else { unreachable!() };
+        prop_assert!(expires_at >= at.now.after(after));
+        prop_assert!(record.evidence.is_none() && record.entered.is_empty());
+        let known = matches!(record.state, State::Unknown { cause: Cause::DoneNotKept, .. });
+        prop_assert!(!known && record.doubt.is_none_or(|doubt| doubt.cause != Cause::DoneNotKept));
     }
 
     #[test]
@@ -422,9 +450,10 @@ proptest! {
 
     #[test]
     fn an_owner_below_a_void_leaves_no_trace(record in record(), at in moment(), happening in owned()) {
-        let Event::Settle { fence, .. } = happening.event() else { return Ok(()) };
+        let Event::Settle { fence, outcome } = happening.event() else { return Ok(()) };
         prop_assume!(record.voided.is_some_and(|voided| fence < voided));
         let step = happening.step(Some(&record), at);
-        prop_assert_eq!((step.answer, step.write, step.notice), (Answer::Fenced, Write::Keep, None));
+        let alarm = outcome.is_done().then_some(Notice::Contradiction);
+        prop_assert_eq!((step.answer, step.write, step.notice), (Answer::Fenced, Write::Keep, alarm));
     }
 }

@@ -63,7 +63,7 @@ async fn voids(finder: &ReceiptFinder, report: &mut Report) {
         let route = &status.route;
         if status.suspended {
             let text = format!(
-                "{route}: a request was answered 2xx without a receipt, so nothing is released: correct the handler, then run \
+                "{route}: a request was answered as done without a receipt, so nothing is released: correct the handler, then run \
                  `onceward receipts --resume-voids {route:?}`"
             );
             report.say(Level::Error, "receipt voids", text);

@@ -37,13 +37,6 @@ counters! {
     Scheduled, "reconcile_scheduled", "Outcomes that became unknown and are to be reconciled";
     Resolved, "reconcile_resolved", "Unknown outcomes that became known";
     Failed, "reconcile_failed", "Unknown outcomes that were given up and wait for an operator";
-    FoundCompleted, "reconcile_find_completed", "Finds that brought the answer";
-    FoundDoneNotKept, "reconcile_find_done_not_kept", "Finds by which it had happened, and its answer is not known or cannot be kept";
-    FoundAbsent, "reconcile_find_absent", "Finds that saw no trace of it";
-    FoundVoided, "reconcile_find_voided", "Finds by which it had not happened, and cannot happen any more";
-    FoundInconclusive, "reconcile_find_inconclusive", "Finds that could not tell yet";
-    FoundAmbiguous, "reconcile_find_ambiguous", "Finds that contradict themselves";
-    NotAsked, "reconcile_find_not_asked", "Finds that reached nobody who could answer";
     Fenced, "fenced", "Writes refused because the writer's tenure was over";
     Contradiction, "contradiction", "Results that contradict what was decided: something may have happened twice";
     SuspiciousKey, "suspicious_key", "Keys that are short, or look like an e-mail address or a phone number";
@@ -53,9 +46,18 @@ counters! {
     ExpirySuspended, "expiry_suspended", "Sweeps that removed nothing because the store's clock runs ahead";
 }
 
-/// The counter of an observation.
-pub(super) const fn counter_of(what: Observation) -> Counter {
-    match what {
+/// Where an observation is counted.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Counted {
+    As(Counter),
+    /// As a find, under the label of its result.
+    Find(FindResult),
+}
+
+/// Where an observation is counted.
+pub(super) const fn counted_as(what: Observation) -> Counted {
+    Counted::As(match what {
+        Observation::Found(result) => return Counted::Find(result),
         Observation::Created => Counter::Created,
         Observation::Reclaimed => Counter::FailedRetry,
         Observation::Resumed => Counter::Resumed,
@@ -66,13 +68,6 @@ pub(super) const fn counter_of(what: Observation) -> Counter {
         Observation::Uncompared => Counter::Uncompared,
         Observation::Contradiction => Counter::Contradiction,
         Observation::DeadLettered => Counter::Failed,
-        Observation::Found(FindResult::Completed) => Counter::FoundCompleted,
-        Observation::Found(FindResult::DoneNotKept) => Counter::FoundDoneNotKept,
-        Observation::Found(FindResult::Absent) => Counter::FoundAbsent,
-        Observation::Found(FindResult::Voided) => Counter::FoundVoided,
-        Observation::Found(FindResult::Inconclusive) => Counter::FoundInconclusive,
-        Observation::Found(FindResult::Ambiguous) => Counter::FoundAmbiguous,
-        Observation::Found(FindResult::NotAsked) => Counter::NotAsked,
         Observation::Fenced => Counter::Fenced,
         Observation::Lapsed => Counter::Zombie,
         Observation::Swept => Counter::Pruned,
@@ -94,7 +89,7 @@ pub(super) const fn counter_of(what: Observation) -> Counter {
         Observation::KeyInvalid => Counter::KeyInvalid,
         Observation::ScopeMissing => Counter::ScopeMissing,
         Observation::SuspiciousKey => Counter::SuspiciousKey,
-    }
+    })
 }
 
 #[cfg(test)]
@@ -105,6 +100,9 @@ mod tests {
     fn every_counter_stands_at_its_own_index() {
         for (index, (counter, name, _)) in COUNTERS.into_iter().enumerate() {
             assert_eq!(counter as usize, index, "{name}");
+        }
+        for (index, result) in FindResult::ALL.into_iter().enumerate() {
+            assert_eq!(result as usize, index, "{result:?}");
         }
     }
 }

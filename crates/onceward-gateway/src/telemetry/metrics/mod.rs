@@ -8,6 +8,7 @@
 mod backlog;
 mod counter;
 mod measured_store;
+mod receipts;
 
 use std::collections::BTreeSet;
 use std::sync::atomic::{AtomicI64, AtomicU64, Ordering};
@@ -15,10 +16,11 @@ use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use onceward::http::Disposition;
+use onceward::receipts::ReceiptFinder;
 use onceward::store::Store;
 use onceward::{
     Engine, RecordId,
-    engine::{Observation, Observer},
+    engine::{FindResult, Observation, Observer},
 };
 use opentelemetry::KeyValue;
 use opentelemetry::metrics::{AsyncInstrument, Meter, MeterProvider as _};
@@ -26,7 +28,7 @@ use opentelemetry_sdk::metrics::SdkMeterProvider;
 use prometheus::{Histogram, HistogramOpts, HistogramVec, Registry, TextEncoder};
 
 use self::backlog::Backlog;
-use self::counter::{COUNTERS, counter_of};
+use self::counter::{COUNTERS, Counted, counted_as};
 
 /// The label of every route that was not configured at the start.
 pub const OTHER: &str = "other";
@@ -89,7 +91,10 @@ struct Instruments {
     routes: Routes,
     /// For each route, a number for each counter.
     counts: Box<[[AtomicU64; COUNTERS.len()]]>,
+    /// For each route, a number for each result of a find.
+    finds: Box<[[AtomicU64; FindResult::ALL.len()]]>,
     in_flight: AtomicI64,
+    receipts: OnceLock<Arc<ReceiptFinder>>,
     backlog: Backlog,
     requests: Box<[[Histogram; Handled::ALL.len()]]>,
     upstream: Box<[Histogram]>,
@@ -154,7 +159,9 @@ impl Metrics {
         let loads = histogram("store_load_seconds", "How long reads from the store took", &[])?;
         let instruments = Arc::new(Instruments {
             counts: names.iter().map(|_| std::array::from_fn(|_| AtomicU64::new(0))).collect(),
+            finds: names.iter().map(|_| std::array::from_fn(|_| AtomicU64::new(0))).collect(),
             in_flight: AtomicI64::new(0),
+            receipts: OnceLock::new(),
             backlog: Backlog::new(names.len()),
             requests: names
                 .iter()
@@ -213,6 +220,11 @@ impl Metrics {
         drop(self.instruments.batches.set(Box::new(read)));
     }
 
+    /// Sets what finds outcomes out by receipts, whose state is shown. Only the first call counts.
+    pub fn receipts(&self, finder: Arc<ReceiptFinder>) {
+        drop(self.instruments.receipts.set(finder));
+    }
+
     /// Counts the unknown outcomes in the store, with bounded work and a short timeout. Call it before [`text`](Self::text).
     pub async fn count_unknown(&self, engine: &Engine) {
         self.instruments.backlog.count(engine, &self.instruments.routes).await;
@@ -239,7 +251,11 @@ impl Metrics {
 impl Observer for Metrics {
     fn observe(&self, route: &str, _: RecordId, what: Observation) {
         let place = self.instruments.routes.place(route);
-        self.instruments.counts[place][counter_of(what) as usize].fetch_add(1, Ordering::Relaxed);
+        let count = match counted_as(what) {
+            Counted::As(counter) => &self.instruments.counts[place][counter as usize],
+            Counted::Find(result) => &self.instruments.finds[place][result as usize],
+        };
+        count.fetch_add(1, Ordering::Relaxed);
     }
 }
 
@@ -289,6 +305,8 @@ impl Instruments {
                 }))
                 .build();
         }
+        self.instrument_finds(meter);
+        self.instrument_receipts(meter);
         for (name, help, read) in backlog::GAUGES {
             meter
                 .f64_observable_gauge(name)
@@ -308,6 +326,27 @@ impl Instruments {
             )
             .build();
         self.instrument_batches(meter);
+    }
+
+    /// One counter for all finds, so that its rates can be compared by result.
+    fn instrument_finds(self: &Arc<Self>, meter: &Meter) {
+        let names = &self.routes.names;
+        let label = |route: &str, result: FindResult| {
+            [KeyValue::new("route", route.to_owned()), KeyValue::new("result", result.name())]
+        };
+        let labels: Vec<_> =
+            names.iter().map(|route| FindResult::ALL.map(|result| label(route, result))).collect();
+        meter
+            .u64_observable_counter("api_idempotency_reconcile_finds")
+            .with_description("Finds that ended, by their result")
+            .with_callback(self.on_scrape(move |all, scrape| {
+                for (counts, labels) in all.finds.iter().zip(&labels) {
+                    for (count, label) in counts.iter().zip(labels) {
+                        scrape.observe(count.load(Ordering::Relaxed), label);
+                    }
+                }
+            }))
+            .build();
     }
 
     fn instrument_batches(self: &Arc<Self>, meter: &Meter) {

@@ -63,6 +63,30 @@ pub async fn a_void_leaves_the_answer_and_the_phases_as_they_are(bench: Bench) {
     assert_refused(&handler.complete(step, PAID).await, is_fenced);
 }
 
+/// A person has decided that the call was not made, so that the next execution goes on from the phase before it.
+pub async fn a_release_is_a_void_that_removes_the_outside_call_that_was_begun(bench: Bench) {
+    let step = bench.step(1);
+    let mut handler = bench.begun().await;
+    handler.checkpoint(step, "created", None).await.unwrap();
+    handler.enter(step.after("created"), "charge", None).await.unwrap();
+    handler.commit().await.unwrap();
+    let row = bench.table.release(step.operation, step.fence.above()).await.unwrap();
+    assert_eq!((row.fence, row.entered), (step.fence.above(), None));
+    assert_eq!(row.point.unwrap().name, "created");
+    handler.begin().await.unwrap();
+    assert_refused(&handler.complete(step.after("charge"), PAID).await, is_fenced);
+    let later = crate::receipts::Step { fence: step.fence.above().above(), ..step };
+    let mut handler = bench.begun().await;
+    handler.enter(later.after("created"), "charge", None).await.unwrap();
+    handler.commit().await.unwrap();
+    // The call of a later execution is not this one's.
+    let row = bench.table.release(step.operation, step.fence.above()).await.unwrap();
+    assert_eq!((row.fence, row.entered.is_some()), (later.fence, true));
+    let unseen = bench.step(2);
+    let row = bench.table.release(unseen.operation, unseen.fence.above()).await.unwrap();
+    assert_eq!(row.fence, unseen.fence.above());
+}
+
 /// The void waits for a limited time, and tells that it was held. After the commit it returns the answer.
 pub async fn a_transaction_that_stays_open_holds_the_void_and_its_commit_wins(bench: Bench) {
     let step = bench.step(1);

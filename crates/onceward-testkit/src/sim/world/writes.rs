@@ -8,7 +8,7 @@ use onceward::{
 use super::super::plan::CACHE_REVALIDATE;
 use super::super::rule::Rule;
 use super::super::sometimes::Sometimes;
-use super::{Answered, Tenure, TenureBegan, World};
+use super::{Answered, Tenure, TenureBegan, Work, World};
 
 impl World {
     /// A write became durable. This is the history that the rules are about. Leases go by the store's clock, and expiry
@@ -87,6 +87,10 @@ impl World {
             State::Expired { .. } => true,
             State::InProgress { .. } | State::Unknown { .. } => false,
         };
+        // A later window knows no void yet.
+        if new.voided > old.voided {
+            return self.voided(at, id, old, new);
+        }
         if new.fence != old.fence {
             self.check_new_tenure(at, id, old, new, spent);
             return self.began(at, id, Some(old), new);
@@ -151,9 +155,8 @@ impl World {
             return;
         }
         let judged = self.judged.get(&id).copied();
-        let executed = self.ledger.iter().any(|done| {
-            let tenure = self.fences.get(&id).and_then(|fences| fences.get(&done.fence));
-            let same = done.id == id && tenure.is_some_and(|tenure| tenure.origin == new.origin);
+        let executed = self.ledger.values().any(|done| {
+            let same = done.id() == id && done.is_done() && self.origin(id, done.fence) == Some(new.origin);
             same && judged.is_none_or(|judged| done.fence > judged)
         });
         if executed {
@@ -254,7 +257,7 @@ impl World {
     /// What is completed must be an execution of this very tenure, or follow from a verdict or an event.
     fn check_completion(&mut self, at: Timestamp, id: RecordId, old: &Record, new: &Record, body: &[u8]) {
         let number = answer_of(new);
-        let execution = number.and_then(|number| self.ledger.get(usize::try_from(number).ok()?)).cloned();
+        let execution = number.and_then(|number| self.ledger.get(&number)).copied();
         let (Some(number), Some(execution)) = (number, execution) else {
             return self.violate(
                 at,
@@ -264,10 +267,13 @@ impl World {
         };
         let evidence = old.evidence.as_ref().is_some_and(|evidence| evidence.reply.body == body);
         let judged = new.verdict != old.verdict;
-        // Resumed work answers with what an earlier tenure of the same execution did.
-        let origin =
-            self.fences.get(&id).and_then(|fences| fences.get(&execution.fence)).map(|tenure| tenure.origin);
-        if execution.id != id || (origin != Some(new.origin) && !evidence && !judged) {
+        // Resumed work answers with what an earlier tenure of the same execution did, and a receipt row with what any tenure
+        // of the window did.
+        let own = match execution.work {
+            Work::Completed => execution.name == new.operation(id),
+            _ => self.origin(id, execution.fence) == Some(new.origin),
+        };
+        if execution.id() != id || !(own || evidence || judged) {
             self.violate(
                 at,
                 Rule::Completions,

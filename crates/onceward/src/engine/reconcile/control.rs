@@ -71,6 +71,7 @@ impl Inner {
                 | Finding::Absent
                 | Finding::AbsentAndVoided(_)
                 | Finding::Voided(_)
+                | Finding::Unproven { .. }
                 | Finding::Inconclusive(_)
                 | Finding::Ambiguous(_) => {
                     tracing::debug!(route, operation = %known.operation, "a completed operation was not found for comparison");
@@ -121,7 +122,7 @@ impl Inner {
             let scan = Scan { which: Which::Filter(filter.clone()), after, limit: self.sweeping.batch };
             let page = self.scan(scan).await?;
             let records = page.entries.into_iter().filter_map(|entry| Some((entry.id, entry.record.ok()?)));
-            known.extend(records.filter_map(|(id, record)| self.known(id, record, unknown)));
+            known.extend(records.filter_map(|found| self.known(found, unknown, page.now)));
             after = page.next;
             if after.is_none() || known.len() >= CONTROLS_MAX {
                 break;
@@ -131,7 +132,12 @@ impl Inner {
     }
 
     /// A record as a control, where it can serve as one.
-    fn known(&self, id: RecordId, record: Record, unknown: &Record) -> Option<CompletedOperation> {
+    fn known(
+        &self,
+        (id, record): (RecordId, Record),
+        unknown: &Record,
+        checked_at: Timestamp,
+    ) -> Option<CompletedOperation> {
         let State::Completed { reply, .. } = &record.state else { return None };
         let by_service = record.verdict.as_ref().is_none_or(|verdict| verdict.by == BY);
         let is_known = (200..300).contains(&reply.status)
@@ -139,6 +145,12 @@ impl Inner {
             && record.opened < unknown.opened
             && record.naming == Naming::Windowed
             && record.namespace() == Some(self.namespace);
-        is_known.then(|| CompletedOperation { operation: record.operation(id), record: Arc::new(record) })
+        let (operation, fence) = (record.operation(id), record.fence);
+        is_known.then(|| CompletedOperation {
+            operation,
+            fence,
+            record: Arc::new(record.without_reply()),
+            checked_at,
+        })
     }
 }

@@ -1,8 +1,9 @@
 //! The loop that asks about what is due, and one find from its question to the applied finding.
 
+use std::collections::HashSet;
 use std::fmt;
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::sync::{Arc, Weak};
+use std::sync::{Arc, Mutex, PoisonError, Weak};
 use std::time::Duration;
 
 use futures_util::FutureExt as _;
@@ -17,12 +18,20 @@ use crate::engine::observe::{FindResult, Observation};
 use crate::engine::{Engine, EngineError, Inner, Operation, Stage, log};
 use crate::event::{Answer, Event, FindStart};
 use crate::outcome::{Outcome, Unsure};
-use crate::record::{Letter, Record, RecordFormat, State};
+use crate::record::{Fence, Letter, Naming, Receipts, Record, State};
 use crate::store::{Cursor, Due, Entry, Scan, Which};
 use crate::time::{instant, sleep};
 
-/// Completions whose receipts are checked at once. A completion beyond is not checked.
+/// Completions whose receipts are checked at once.
 const CHECKS: usize = 4;
+/// Completions whose receipts wait to be checked, or are. One beyond is not checked.
+const CHECKS_WAITING: usize = 256;
+/// How often a receipt is tried to be checked. The pause before the second time is doubled each further time.
+const CHECK_TRIES: u32 = 6;
+const CHECK_PAUSE: Duration = Duration::from_secs(1);
+
+/// Routes whose outages are logged. Routes are configured, and few.
+const ROUTES_LOGGED: usize = 1024;
 
 /// An absence needs itself, its controls, and itself once more.
 const FINDS_PER_ABSENCE: u32 = 2 + CONTROLS_MAX as u32;
@@ -38,18 +47,17 @@ pub(in crate::engine) struct Finders {
     /// For checks of completions, so that they never keep a find waiting.
     checks: Arc<Semaphore>,
     pub(super) controls: Controls,
+    checks_waiting: Arc<Semaphore>,
+    /// The routes whose last find reached nobody, so that an outage is logged when it begins and when it ends.
+    unasked: Mutex<HashSet<String>>,
 }
 
 impl Finders {
     pub(in crate::engine) fn new(reconciler: Option<Arc<dyn Reconciler>>, reconciling: Reconciling) -> Self {
         let places = Arc::new(Semaphore::new(reconciling.finders.min(Semaphore::MAX_PERMITS)));
-        Self {
-            reconciler,
-            reconciling,
-            places,
-            checks: Arc::new(Semaphore::new(CHECKS)),
-            controls: Controls::default(),
-        }
+        let [checks, checks_waiting] = [CHECKS, CHECKS_WAITING].map(|count| Arc::new(Semaphore::new(count)));
+        let controls = Controls::default();
+        Self { reconciler, reconciling, places, checks, controls, checks_waiting, unasked: Mutex::default() }
     }
 
     /// How the operations of a route are found out. Where the reconciler panics, nothing finds them out.
@@ -65,6 +73,19 @@ impl Finders {
             );
             Plan::Leave
         })
+    }
+
+    /// Logs when the finds of a route begin to reach nobody, and when they reach somebody again.
+    fn log_reach(&self, route: &str, found: &Result<Finding, String>) {
+        // A panic while the lock is held loses a log line at worst.
+        let mut unasked = self.unasked.lock().unwrap_or_else(PoisonError::into_inner);
+        match found {
+            Err(why) if unasked.len() < ROUTES_LOGGED && unasked.insert(route.to_owned()) => {
+                log::cannot_be_asked(route, why);
+            }
+            Ok(_) if unasked.remove(route) => log::can_be_asked(route),
+            Ok(_) | Err(_) => {}
+        }
     }
 
     pub(in crate::engine) fn reconciler(&self) -> Option<&Arc<dyn Reconciler>> {
@@ -244,11 +265,14 @@ impl Inner {
             }
             plan @ (Plan::GiveUpAfter(_) | Plan::Leave) => plan,
         };
-        match record.namespace() {
-            Some(namespace) if namespace == self.namespace => plan,
-            Some(_) => Plan::Leave,
-            // Nothing tells whose it is. It was claimed by a version that could find nothing out.
-            None => Plan::GiveUpAfter(self.finders.reconciling.give_up_after_on(&record.subject.route)),
+        match (record.namespace(), record.naming) {
+            (Some(namespace), Naming::Windowed) if namespace == self.namespace => plan,
+            (Some(namespace), _) if namespace != self.namespace => Plan::Leave,
+            // Nothing tells whose it is, because it was claimed by a version that could find nothing out. Or its id is that of every
+            // window of its key, so that what is found can be about another one.
+            (None, _) | (Some(_), Naming::Bare | Naming::Windowed) => {
+                Plan::GiveUpAfter(self.finders.reconciling.give_up_after_on(&record.subject.route))
+            }
         }
     }
 
@@ -329,8 +353,9 @@ impl Inner {
         };
         match (&found, terms.absent_after) {
             (Finding::Absent | Finding::AbsentAndVoided(_), Some(after)) if counts(after) => {
-                let fence = record.fence;
-                let unknown = UnknownOperation { operation: record.operation(id), fence, record };
+                let (operation, fence) = (record.operation(id), record.fence);
+                let asked_at = self.store_time().await.map_err(|error| error.to_string())?;
+                let unknown = UnknownOperation { operation, fence, record, asked_at };
                 self.sized(self.controlled(reconciler, &unknown).await)
             }
             (
@@ -339,6 +364,7 @@ impl Inner {
                 | Finding::Absent
                 | Finding::AbsentAndVoided(_)
                 | Finding::Voided(_)
+                | Finding::Unproven { .. }
                 | Finding::Inconclusive(_)
                 | Finding::Ambiguous(_),
                 _,
@@ -353,29 +379,18 @@ impl Inner {
         id: RecordId,
         record: Arc<Record>,
     ) -> Result<Finding, String> {
-        if record.format < RecordFormat::Two {
+        if record.naming == Naming::Bare {
             return Err(
-                "its record is in format 1, which does not name the window of an operation".to_owned()
+                "its id does not name its window, because a record of format 1 was begun with".to_owned()
             );
         }
-        let unknown = UnknownOperation { operation: record.operation(id), fence: record.fence, record };
-        self.sized(self.limited(async { reconciler.find(&unknown).await }).await)
-    }
-
-    /// Within the time of a find. A reconciler that panics must not end the loop, and its state is its own.
-    pub(super) async fn limited(
-        &self,
-        asked: impl Future<Output = Result<Finding, String>>,
-    ) -> Result<Finding, String> {
-        let limit = self.finders.reconciling.find_timeout;
-        tokio::select! {
-            biased;
-            // The panic's own text may hold anything, so it is left to the panic hook.
-            found = AssertUnwindSafe(asked).catch_unwind() => {
-                found.unwrap_or_else(|_| Err("the reconciler panicked".to_owned()))
-            }
-            () = sleep(limit) => Err(format!("the find took longer than {limit:?}")),
-        }
+        let asked_at =
+            self.store_time().await.map_err(|error| format!("the store's time is not known: {error}"))?;
+        let unknown =
+            UnknownOperation { operation: record.operation(id), fence: record.fence, record, asked_at };
+        let found = self.limited(async { reconciler.find(&unknown).await }).await;
+        self.finders.log_reach(&unknown.record.subject.route, &found);
+        self.sized(found)
     }
 
     fn sized(&self, found: Result<Finding, String>) -> Result<Finding, String> {
@@ -390,21 +405,80 @@ impl Inner {
         }
     }
 
-    /// Reports a completion with receipts to the reconciler, unless it is busy with others.
-    pub(in crate::engine) fn check_receipt(self: &Arc<Self>, id: RecordId, record: Arc<Record>) {
+    /// Within the time of a find. A reconciler that panics must not end the loop, and its state is its own.
+    pub(in crate::engine) async fn limited<T>(
+        &self,
+        asked: impl Future<Output = Result<T, String>>,
+    ) -> Result<T, String> {
+        let limit = self.finders.reconciling.find_timeout;
+        tokio::select! {
+            biased;
+            // The panic's own text may hold anything, so it is left to the panic hook.
+            answered = AssertUnwindSafe(asked).catch_unwind() => {
+                answered.unwrap_or_else(|_| Err("the reconciler panicked".to_owned()))
+            }
+            () = sleep(limit) => Err(format!("it took longer than {limit:?}")),
+        }
+    }
+
+    /// Reports work whose owner said that it was done to the reconciler, so that its receipt is checked.
+    pub(in crate::engine) fn check_receipt(self: &Arc<Self>, id: RecordId, fence: Fence, record: &Record) {
+        if record.receipts() == Receipts::None || !matches!(self.plan_of(record), Plan::Find(_)) {
+            return;
+        }
         let Some(reconciler) = self.finders.reconciler.clone() else { return };
-        let Ok(place) = self.finders.checks.clone().try_acquire_owned() else { return };
-        let (inner, completed) =
-            (self.clone(), CompletedOperation { operation: record.operation(id), record });
+        let Ok(waiting) = self.finders.checks_waiting.clone().try_acquire_owned() else { return };
+        // Many may wait, and a reply can be large.
+        let record = Arc::new(record.without_reply());
+        let inner = self.clone();
         tokio::spawn(async move {
-            let checked = AssertUnwindSafe(async { reconciler.completed(&completed).await }).catch_unwind();
+            let checked = inner.check_until_known(&*reconciler, id, (fence, record));
             tokio::select! {
                 biased;
-                // A panic was reported by the panic hook, and the answer is durable already.
-                checked = checked => drop(checked),
-                () = sleep(inner.finders.reconciling.find_timeout) => {}
+                () = checked => {}
+                () = inner.stopped() => {}
             }
-            drop(place);
+            drop(waiting);
         });
+    }
+
+    async fn check_until_known(
+        &self,
+        reconciler: &dyn Reconciler,
+        id: RecordId,
+        (fence, record): (Fence, Arc<Record>),
+    ) {
+        let operation = record.operation(id);
+        let mut pause = CHECK_PAUSE;
+        for _ in 0..CHECK_TRIES {
+            let checked = async {
+                let checked_at = self.store_time().await.map_err(|error| error.to_string())?;
+                let completed = CompletedOperation { operation, fence, record: record.clone(), checked_at };
+                let Ok(_place) = self.finders.checks.acquire().await else { return Ok(()) };
+                self.limited(async { reconciler.completed(&completed).await }).await
+            };
+            match checked.await {
+                Ok(()) => return,
+                Err(error) => tracing::debug!(%operation, error, "a receipt could not be checked yet"),
+            }
+            sleep(pause).await;
+            pause *= 2;
+        }
+        tracing::warn!(
+            %operation,
+            route = record.subject.route,
+            next = "see to the database of the receipts: later completions are checked again",
+            "it was not checked whether a completed operation has its receipt, because its table could not be asked"
+        );
+    }
+}
+
+/// Whether an owner that ends with this outcome must have committed a receipt: it said that the work was done, and 4xx answers need
+/// none.
+pub(in crate::engine) fn claims_receipt(outcome: &Outcome) -> bool {
+    match outcome {
+        Outcome::Completed(reply) => !(400..500).contains(&reply.status),
+        Outcome::Unknown(_) => outcome.is_done(),
+        Outcome::Retryable(_) | Outcome::Voided { .. } => false,
     }
 }

@@ -21,11 +21,12 @@ use std::sync::Arc;
 use std::time::Duration;
 
 pub use crate::event::{FindTerms, Finding};
+use crate::id::NamespaceHash;
 pub use crate::outcome::Void;
 use crate::record::{Fence, Record};
 use crate::{OperationId, Timestamp};
 
-pub(super) use self::finders::{Finders, ask_once_more, start};
+pub(super) use self::finders::{Finders, ask_once_more, claims_receipt, start};
 
 /// What a reconciler's methods return.
 pub type ReconcileFuture<'a, T> = Pin<Box<dyn Future<Output = T> + Send + 'a>>;
@@ -62,8 +63,8 @@ pub trait Reconciler: Send + Sync + 'static {
     /// proves nothing.
     fn control<'a>(&'a self, known: &'a CompletedOperation) -> ReconcileFuture<'a, Result<Finding, String>> {
         Box::pin(async move {
-            let CompletedOperation { operation, record } = known.clone();
-            let asked = UnknownOperation { operation, fence: record.fence, record };
+            let CompletedOperation { operation, fence, record, checked_at } = known.clone();
+            let asked = UnknownOperation { operation, fence, record, asked_at: checked_at };
             self.find(&asked).await
         })
     }
@@ -80,11 +81,18 @@ pub trait Reconciler: Send + Sync + 'static {
         Box::pin(async { Ok(()) })
     }
 
-    /// Called after work with receipts was completed by its own answer, so that the receipt can be checked. Not every
-    /// completion is reported.
-    fn completed<'a>(&'a self, operation: &'a CompletedOperation) -> ReconcileFuture<'a, ()> {
+    /// Called after the owner of work with receipts said that the work was done, so that the receipt can be checked. After an error,
+    /// which says why it could not be checked, it is called again a few times.
+    fn completed<'a>(&'a self, operation: &'a CompletedOperation) -> ReconcileFuture<'a, Result<(), String>> {
         let _ = operation;
-        Box::pin(async {})
+        Box::pin(async { Ok(()) })
+    }
+
+    /// Called before a person's verdict releases work with receipts: no owner may commit after that, and the next one must be able to
+    /// begin. [`Finding::Completed`] says that the work was done after all, and prevents the release.
+    fn release<'a>(&'a self, unknown: &'a UnknownOperation) -> ReconcileFuture<'a, Result<Finding, String>> {
+        let _ = unknown;
+        Box::pin(async { Ok(Finding::Absent) })
     }
 }
 
@@ -108,33 +116,47 @@ pub struct UnknownOperation {
     pub operation: OperationId,
     /// The tenure that is asked about. A void raises the fence to the one [above](Fence::above) it.
     pub fence: Fence,
-    /// What is remembered of it.
+    /// What is remembered of it. It is still in progress where its owner asks, whose execution has ended.
     pub record: Arc<Record>,
+    /// When this is asked, by the store's clock.
+    pub asked_at: Timestamp,
 }
 
-/// An operation that was completed by its execution's own answer.
+/// An operation whose owner said that the work was done.
 #[derive(Debug, Clone)]
 #[non_exhaustive]
 pub struct CompletedOperation {
     /// Its id.
     pub operation: OperationId,
-    /// What is remembered of it.
+    /// The owner's tenure.
+    pub fence: Fence,
+    /// What was remembered of it then.
     pub record: Arc<Record>,
+    /// When that is checked, by the store's clock.
+    pub checked_at: Timestamp,
 }
 
-/// Names a store, so that it cannot be taken for another one: the time when it was first used.
+/// Names a store, so that it cannot be taken for another one, by the time when it was first used; and a namespace in it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct StoreName(Timestamp);
+pub struct StoreName {
+    since: Timestamp,
+    namespace: NamespaceHash,
+}
 
 impl StoreName {
-    pub(crate) const fn first_used(since: Timestamp) -> Self {
-        Self(since)
+    pub(crate) const fn first_used(since: Timestamp, namespace: NamespaceHash) -> Self {
+        Self { since, namespace }
+    }
+
+    /// The engine's namespace in the store.
+    pub const fn namespace(&self) -> NamespaceHash {
+        self.namespace
     }
 }
 
 impl std::fmt::Display for StoreName {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "store-{:x}", self.0.as_micros())
+        write!(f, "store-{:x}", self.since.as_micros())
     }
 }
 
