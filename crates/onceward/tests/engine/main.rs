@@ -1,6 +1,7 @@
 //! The engine, with real tasks, paused time and a ledger that only the work writes.
 #![expect(clippy::unwrap_used, clippy::panic, clippy::wildcard_enum_match_arm, reason = "these are tests")]
 
+mod absence;
 mod attach;
 mod faults;
 mod identity;

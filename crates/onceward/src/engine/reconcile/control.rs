@@ -113,6 +113,7 @@ impl Inner {
     ) -> Result<Vec<CompletedOperation>, EngineError> {
         let filter = Filter {
             state: Some(StateKind::Completed),
+            letter: None,
             route: Some(unknown.subject.route.clone()),
             scope,
             created_before: Some(Timestamp::from_micros(unknown.opened.as_number())),
