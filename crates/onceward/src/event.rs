@@ -307,7 +307,7 @@ pub enum Refusal {
     Unknown {
         /// How long to wait before the next try.
         retry_after: Duration,
-        /// Whether reconciliation still probes it.
+        /// Whether reconciliation still asks about it.
         letter: Letter,
     },
 }

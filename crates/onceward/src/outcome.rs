@@ -203,7 +203,7 @@ pub struct Evidence {
 /// Who decided an unknown outcome, and why.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Verdict {
-    /// An operator, a webhook, a probe.
+    /// An operator, a webhook, a find.
     pub by: String,
     /// In their own words.
     pub reason: String,

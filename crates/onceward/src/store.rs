@@ -120,7 +120,7 @@ pub enum Which {
 pub enum Due {
     /// `in_progress`, and the lease has lapsed.
     Leases,
-    /// `unknown`, and the next probe is due.
+    /// `unknown`, and the next find is due.
     Reconcile,
     /// Past its window.
     Expired,

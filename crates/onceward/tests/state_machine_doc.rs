@@ -18,7 +18,7 @@ use onceward::{
     key::NamespaceHash,
     machine,
     outcome::{Evidence, Void},
-    record::{Cause, Doubt, Extension, Letter, RecordFormat, State},
+    record::{Absence, Cause, Doubt, Extension, Letter, RecordFormat, State},
 };
 use onceward_testkit::sample;
 
@@ -76,6 +76,10 @@ fn representatives() -> Vec<Record> {
                     let kept = Extension { tag: 2, critical: true, data: Bytes::new() };
                     all.push(Record { doubt: Some(doubt), ..record.clone() });
                     all.push(Record { extensions: vec![kept], ..record.clone() });
+                    for count in [1, 2] {
+                        let absence = Some(Absence { count, first_at: earlier(), fence });
+                        all.push(Record { absence, ..record.clone() });
+                    }
                     all.push(record);
                 }
             }

@@ -174,7 +174,19 @@ impl<'ast> Visit<'ast> for Reader<'_> {
         if path.segments.len() > 1 {
             let segments: Vec<_> = path.segments.iter().map(|segment| segment.ident.to_string()).collect();
             // Others begin with a type, or with a name that a `use` has brought.
-            let known = ["crate", "super", "self", "onceward", "std", "tokio", "hyper", "http"];
+            let known = [
+                "crate",
+                "super",
+                "self",
+                "onceward",
+                "onceward_postgres",
+                "onceward_redis",
+                "onceward_sqlite",
+                "std",
+                "tokio",
+                "hyper",
+                "http",
+            ];
             if known.contains(&segments[0].as_str()) || self.declared.contains(&segments[0]) {
                 self.note(&segments);
             }

@@ -39,6 +39,8 @@ pub(super) enum Problem {
     Conflict { id: RecordId, action: Action, found: Box<Stamped> },
     /// The record was changed since the caller read it.
     OtherVersion { id: RecordId, sent: u64, found: Version },
+    /// The receipt row has the phases of this operation.
+    PhaseInReceipt(String),
     /// A claim was refused.
     Refused(Refusal),
     /// The record exists and cannot be read.
@@ -111,6 +113,12 @@ impl Problem {
                 "request_too_large",
                 "The request or its reply is too large",
                 format!("At most {limit} bytes are taken."),
+            ),
+            Self::PhaseInReceipt(why) => answer(
+                StatusCode::CONFLICT,
+                "phase_in_receipt",
+                "The receipt row has the phases of this operation",
+                why.clone(),
             ),
             Self::NotFound { id } => answer(
                 StatusCode::NOT_FOUND,
@@ -215,6 +223,7 @@ impl From<EngineError> for Problem {
                 Self::Unreadable { id, version, why: why.to_string() }
             }
             EngineError::Store(StoreError::Refused { reason }) => Self::Invalid(reason),
+            EngineError::PhaseInReceipt => Self::PhaseInReceipt(error.to_string()),
             EngineError::ReplyTooLarge { limit, .. } => Self::TooLarge { limit },
             EngineError::Store(
                 StoreError::Unavailable { .. } | StoreError::Overloaded { .. } | StoreError::Ambiguous { .. },

@@ -41,7 +41,7 @@ pub fn command() -> Command {
         .subcommand(
             Command::new("demo")
                 .about("Show what it does, with an API of its own")
-                .arg(switch(AUTO, "Paste the lines by itself, which takes half a minute, and stop")),
+                .arg(switch(AUTO, "Paste the lines by itself, which takes ten seconds, and stop")),
         )
         .subcommand(configured(
             Command::new("check")

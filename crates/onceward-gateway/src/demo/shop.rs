@@ -50,7 +50,7 @@ impl Shop {
     pub(super) fn open(folder: &Path, console: Console) -> Result<Self, Failure> {
         let database = Connection::open(Self::file(folder))?;
         database.execute_batch("CREATE TABLE orders (item TEXT NOT NULL)")?;
-        database.execute_batch(&onceward_sqlite::receipts::print_sql(&TableName::default()))?;
+        database.execute_batch(&maintenance::receipts_sql("sqlite", &TableName::default()))?;
         Ok(Self { database: Arc::new(Mutex::new(database)), console })
     }
 

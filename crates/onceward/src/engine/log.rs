@@ -102,7 +102,7 @@ impl fmt::Display for NextFind {
                 HowToResolve(self.operation),
                 Rounded(after.saturating_sub(self.age))
             ),
-            Plan::Leave => f.write_str("nothing: another engine of its namespace finds it out"),
+            Plan::Leave => f.write_str("nothing by this engine: another one of its namespace finds it out"),
         }
     }
 }
@@ -315,7 +315,7 @@ pub(super) fn found_at_end(about: About<'_>, cause: &str, found: FindResult) {
     );
 }
 
-/// Finds of a route reach nobody who could answer.
+/// The service or database of a route does not answer finds.
 pub(super) fn cannot_be_asked(route: &str, cause: &str) {
     tracing::error!(
         route,

@@ -385,6 +385,7 @@ impl Inner {
                     EngineError::Overloaded { .. }
                     | EngineError::ReplyTooLarge { .. }
                     | EngineError::NotVoided { .. }
+                    | EngineError::PhaseInReceipt
                     | EngineError::Stopping
                     | EngineError::Contended { .. } => SearchResult::NotYet,
                 };

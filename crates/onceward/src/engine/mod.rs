@@ -254,6 +254,11 @@ pub enum EngineError {
         /// The limit in bytes.
         limit: usize,
     },
+    /// The phase of an operation whose work commits receipts was to be written into its record.
+    #[error(
+        "the phases of this operation are in its receipt row: call onceward_checkpoint in the handler's own database"
+    )]
+    PhaseInReceipt,
     /// The place of the effect, such as a receipt row, could not be asked before a person's release.
     #[error(
         "the operation was not released, because its owner could still commit: {reason}. Try again, or resolve it as completed"

@@ -154,7 +154,7 @@ impl FindResult {
             Self::Voided => "its execution had committed nothing, and cannot commit any more",
             Self::Inconclusive => "it could not be told yet",
             Self::Ambiguous => "what was found contradicts itself",
-            Self::NotAsked => "nobody could be asked",
+            Self::NotAsked => "the service or the database could not be asked",
         }
     }
 }

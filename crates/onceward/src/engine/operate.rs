@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use super::apply::{Applied, Patience, Start, StoredRecord};
 use super::claiming::promised;
-use super::operation::Tenure;
+use super::operation::{Tenure, checkpointed};
 use super::outage::Call;
 use super::reconcile::{Plan, UnknownOperation, claims_receipt};
 use super::{Engine, EngineError, Inner, Ran, SeenOperation, log};
@@ -127,7 +127,7 @@ impl Engine {
         fence: Fence,
         point: RecoveryPoint,
     ) -> Result<Tenure, EngineError> {
-        Ok(Tenure::of(&self.inner.operate(id, &Event::Checkpoint { fence, point }).await?.answer))
+        checkpointed(&self.inner.operate(id, &Event::Checkpoint { fence, point }).await?.answer)
     }
 
     /// Stores the outcome for an owner in another process, and ends its tenure.
@@ -197,7 +197,12 @@ impl Engine {
                     Some(done @ (Finding::Completed(_) | Finding::DoneNotKept(_))) => {
                         return self.inner.overrule(id, found, done).await;
                     }
-                    _ => None,
+                    Some(
+                        Finding::Ambiguous(reason)
+                        | Finding::Inconclusive(reason)
+                        | Finding::Unproven { why: reason, .. },
+                    ) => return Err(EngineError::NotVoided { reason }),
+                    Some(Finding::Absent | Finding::AbsentAndVoided(_)) | None => None,
                 }
             }
             (Resolution::Retryable | Resolution::Completed(_), _) => None,

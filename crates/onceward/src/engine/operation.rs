@@ -94,7 +94,7 @@ impl Operation {
         let patience = self.0.engine.limits.settle_patience;
         let event = Event::Checkpoint { fence: self.0.fence, point };
         let (answer, _) = self.apply(&event, patience).await.map_err(|failed| failed.error)?;
-        Ok(Tenure::of(&answer))
+        checkpointed(&answer)
     }
 
     /// Asks the engine's [`Reconciler`](super::reconcile::Reconciler) what became of this operation, now that its execution has
@@ -196,6 +196,20 @@ impl Operation {
     // A panic while the lock is held cannot leave half a record, because it is replaced as a whole.
     fn stored(&self) -> MutexGuard<'_, StoredRecord> {
         self.0.stored.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// What an owner is told of its checkpoint. Only where the receipt row has the phases is it a conflict.
+pub(super) fn checkpointed(answer: &Answer) -> Result<Tenure, EngineError> {
+    match answer {
+        Answer::Conflict => Err(EngineError::PhaseInReceipt),
+        Answer::Decision(_)
+        | Answer::Applied
+        | Answer::AlreadySettled(_)
+        | Answer::Fenced
+        | Answer::Lapsed
+        | Answer::Swept
+        | Answer::Left => Ok(Tenure::of(answer)),
     }
 }
 

@@ -1,4 +1,5 @@
-//! Where the work commits a receipt row: every end of an execution but a whole 2xx answer is compared with that row.
+//! Where the work commits a receipt row: an end of an execution that does not say whole that the work was done is compared with
+//! that row. A request that was never sent needs no row, and work that may go on is compared later.
 
 use std::time::Duration;
 

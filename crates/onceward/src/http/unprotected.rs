@@ -65,6 +65,7 @@ impl<C> Exchange<C> {
             | EngineError::Overloaded { .. }
             | EngineError::ReplyTooLarge { .. }
             | EngineError::NotVoided { .. }
+            | EngineError::PhaseInReceipt
             | EngineError::Stopping
             | EngineError::Contended { .. } => false,
         };

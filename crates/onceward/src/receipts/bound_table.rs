@@ -6,7 +6,7 @@ use super::table::{Note, ReceiptTable, TableError};
 use crate::engine::reconcile::StoreName;
 
 /// The note that binds a table to one store.
-const STORE: &str = "onceward:store";
+const STORE: &str = "store";
 
 /// A table, and the store whose operations its rows are about.
 pub(super) struct BoundTable {
@@ -21,7 +21,7 @@ pub(super) struct BoundTable {
 pub(super) enum BindError {
     /// Its rows are about the operations of another store.
     #[error(
-        "the receipt table is bound to {found}, and this is {store}: give each store a table of its own, or, if the former store is gone for good, delete the row {STORE:?} of the table"
+        "the receipt table is bound to {found}, and this is {store}: give each store a table of its own, or, if the former store is gone for good, delete the row \"onceward:{STORE}\" of the table"
     )]
     OtherStore { found: String, store: StoreName },
     /// It was used before an engine opened a store.

@@ -8,12 +8,12 @@ use crate::key::NamespaceHash;
 use crate::{Fence, OperationId, Timestamp};
 
 /// The beginning of the note about the first row that a handler of a route wrote.
-const FIRST_ROW: &str = "onceward:first-row:";
+const FIRST_ROW: &str = "first-row:";
 /// The beginning of the note about a completion without a receipt.
-const SUSPENDED: &str = "onceward:suspended:";
+const SUSPENDED: &str = "suspended:";
 
 /// The beginning of the note about the time when a route's voids were resumed.
-const RESUMED: &str = "onceward:resumed:";
+const RESUMED: &str = "resumed:";
 
 /// At first each completion of a route is checked: a handler that forgets its receipts should be noticed by its first requests.
 const CHECKED_AT_FIRST: u64 = 1000;
@@ -63,7 +63,7 @@ impl Control {
     }
 
     /// Takes over what a note says. After another first row the handlers are others, and are all checked again.
-    fn first_row_was_seen(&self, at: u64) {
+    fn set_first_row(&self, at: u64) {
         if self.first_row_seen.swap(at, Ordering::Relaxed) != at {
             self.checked.store(0, Ordering::Relaxed);
         }
@@ -95,7 +95,7 @@ impl Control {
             // A clock that was set back must not make it look older than it is.
             let note = Note { number: at.as_micros().max(opened.as_number()), text: String::new() };
             let stands = table.note(&self.first_row_note, &note).await?;
-            self.first_row_was_seen(stands.number);
+            self.set_first_row(stands.number);
         }
         Ok(())
     }
@@ -107,7 +107,7 @@ impl Control {
         opened: Fence,
     ) -> Result<Release, TableError> {
         let first_row = table.noted(&self.first_row_note).await?;
-        self.first_row_was_seen(first_row.as_ref().map_or(0, |first| first.number));
+        self.set_first_row(first_row.as_ref().map_or(0, |first| first.number));
         Ok(match first_row {
             None => Release::NoRowYet,
             Some(first) if opened.as_number() <= first.number => Release::OpenedBefore,
@@ -155,7 +155,7 @@ impl Control {
         table.erase(&self.resumed_note).await?;
         table.note(&self.resumed_note, &note).await?;
         table.erase(&self.first_row_note).await?;
-        self.first_row_was_seen(0);
+        self.set_first_row(0);
         table.erase(&self.suspended_note).await?;
         self.suspended.store(false, Ordering::Relaxed);
         Ok(())

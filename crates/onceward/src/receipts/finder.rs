@@ -60,7 +60,7 @@ pub struct RouteStatus {
     pub route: String,
     /// A handler was seen to write a row. Before that, no void releases anything.
     pub controlled: bool,
-    /// A handler answered that the work was done, and wrote no row. Until [`ReceiptFinder::resume_voids`], no void is made.
+    /// A handler answered that the work was done, and wrote no row. Until [`ReceiptFinder::resume_voids`], no void releases anything.
     pub suspended: bool,
 }
 

@@ -25,7 +25,8 @@ pub trait ReceiptTable: Send + Sync + 'static {
     /// Reads an operation's row as it is on the primary.
     fn read(&self, operation: OperationId) -> TableFuture<'_, Option<ReceiptRow>>;
 
-    /// Writes a note, unless there is one of its name, and returns the one that stands. Durable like a void.
+    /// Writes a note, unless there is one of its name, and returns the one that stands. Durable like a void. Its row has the name
+    /// with `onceward:` before it, which no operation's has.
     fn note<'a>(&'a self, name: &'a str, note: &'a Note) -> TableFuture<'a, Note>;
 
     /// Reads a note.

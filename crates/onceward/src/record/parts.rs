@@ -39,9 +39,9 @@ pub enum State {
     Unknown {
         /// Since when.
         since: Timestamp,
-        /// When the next probe is due.
+        /// When the next find is due.
         due_at: Timestamp,
-        /// How often a probe was inconclusive.
+        /// How often a find decided nothing.
         probes: u32,
         /// Whether only an operator, a late owner or a webhook can settle it.
         letter: Letter,

@@ -421,7 +421,7 @@ async fn rows_are_deleted_when_their_record_is_gone_and_no_handler_can_make_them
     sleep(Duration::from_secs(3 * 86_400)).await;
     assert_eq!(shop.finder.delete_old_rows(&shop.engine).await.unwrap(), 1);
     // Onceward's own notes are no rows.
-    assert!(shop.table.noted("onceward:store").await.unwrap().is_some());
+    assert!(shop.table.noted("store").await.unwrap().is_some());
 }
 
 impl Shop {

@@ -281,7 +281,7 @@ const ROWS: &[(&str, &str)] = &[
          1h F finds absent absent_after=15m attempts=2 -> applied state=unknown
          1h F finds absent raised=1 absent_after=15m -> applied state=unknown
          2h F finds absent raised=1 absent_after=15m -> applied state=failed_retryable voided=yes
-         2h A settles fence=1 201 -> fenced state=failed_retryable",
+         2h A settles fence=1 201 -> fenced alarm=contradiction state=failed_retryable",
     ),
     (
         "unknown that is known to be done; absent: dead-lettered, Applied",

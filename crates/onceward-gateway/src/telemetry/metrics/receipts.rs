@@ -12,7 +12,7 @@ type Gauge = (&'static str, &'static str, fn(&RouteStatus) -> bool);
 const GAUGES: [Gauge; 2] = [
     (
         "api_idempotency_receipt_voids_suspended",
-        "1 while nothing is released on a route with receipts, because a request was answered 2xx without one",
+        "1 while nothing is released on a route with receipts, because a request was answered as done without one",
         |status| status.suspended,
     ),
     (

@@ -17,8 +17,8 @@ use crate::sim::store::Database;
 use crate::sim::{SharedLock, World};
 
 /// The names of the notes that voids are controlled by, up to the route.
-const FIRST_ROW: &str = "onceward:first-row:";
-const SUSPENDED: &str = "onceward:suspended:";
+const FIRST_ROW: &str = "first-row:";
+const SUSPENDED: &str = "suspended:";
 
 /// One process' connection.
 #[derive(Clone)]

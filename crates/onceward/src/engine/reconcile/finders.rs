@@ -48,7 +48,7 @@ pub(in crate::engine) struct Finders {
     checks: Arc<Semaphore>,
     pub(super) controls: Controls,
     checks_waiting: Arc<Semaphore>,
-    /// The routes whose last find reached nobody, so that an outage is logged when it begins and when it ends.
+    /// The routes whose last find got no answer, so that an outage is logged when it begins and when it ends.
     unasked: Mutex<HashSet<String>>,
 }
 
@@ -75,7 +75,7 @@ impl Finders {
         })
     }
 
-    /// Logs when the finds of a route begin to reach nobody, and when they reach somebody again.
+    /// Logs when the finds of a route begin to fail, and when one is answered again.
     fn log_reach(&self, route: &str, found: &Result<Finding, String>) {
         // A panic while the lock is held loses a log line at worst.
         let mut unasked = self.unasked.lock().unwrap_or_else(PoisonError::into_inner);

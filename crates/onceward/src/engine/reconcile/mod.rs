@@ -89,7 +89,8 @@ pub trait Reconciler: Send + Sync + 'static {
     }
 
     /// Called before a person's verdict releases work with receipts: no owner may commit after that, and the next one must be able to
-    /// begin. [`Finding::Completed`] says that the work was done after all, and prevents the release.
+    /// begin. [`Finding::Voided`] says that it is so, and [`Finding::Absent`] that nothing had to be done. Any other finding
+    /// prevents the release, and [`Finding::Completed`] completes the operation.
     fn release<'a>(&'a self, unknown: &'a UnknownOperation) -> ReconcileFuture<'a, Result<Finding, String>> {
         let _ = unknown;
         Box::pin(async { Ok(Finding::Absent) })
@@ -104,7 +105,7 @@ pub enum Plan {
     Find(FindTerms),
     /// Nothing can find them out. They are dead letters after this time.
     GiveUpAfter(Duration),
-    /// Another engine of this namespace finds them out.
+    /// This engine leaves them alone: another one finds them out, or the reconciler panicked.
     Leave,
 }
 
