@@ -38,6 +38,14 @@ enum Fault {
     LandsLate,
 }
 
+/// What a call does. A void may be carried out when nobody waits for its answer any more, which changes nothing. An erasure
+/// that did so could take away a note that was written since, and no operator would see it.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Call {
+    Void,
+    Other,
+}
+
 /// What the network does to one call.
 struct Way {
     there: Duration,
@@ -46,7 +54,7 @@ struct Way {
 }
 
 impl TableConnection {
-    fn way(&self) -> Way {
+    fn way(&self, call: Call) -> Way {
         let mut world = self.world.lock();
         let chances = world.chances.receipts.clone();
         let random = &mut world.random;
@@ -57,7 +65,7 @@ impl TableConnection {
             Fault::Before
         } else if random.permille(chances.table_after) {
             Fault::After
-        } else if random.permille(chances.table_lands_late) {
+        } else if call == Call::Void && random.permille(chances.table_lands_late) {
             Fault::LandsLate
         } else {
             Fault::None
@@ -70,13 +78,14 @@ impl TableConnection {
     /// One call: the way there, the call itself unless a fault keeps it from happening, and the way back.
     async fn call<T>(
         &self,
+        kind: Call,
         call: impl Future<Output = Result<T, TableError>> + Send + 'static,
     ) -> Result<T, TableError>
     where
         T: Send + 'static,
     {
         self.process.pass().await;
-        let Way { there, back, fault } = self.way();
+        let Way { there, back, fault } = self.way(kind);
         sleep(there).await;
         let lost = || Err(TableError::Unavailable { reason: "simulated".to_owned() });
         if self.user.is_away() || fault == Fault::Before {
@@ -154,7 +163,7 @@ fn suspended_route(name: &str) -> Option<&str> {
 
 impl ReceiptTable for TableConnection {
     fn void(&self, operation: OperationId, fence: Fence) -> TableFuture<'_, ReceiptRow> {
-        Box::pin(self.call(self.clone().carry_out_void(operation, fence)))
+        Box::pin(self.call(Call::Void, self.clone().carry_out_void(operation, fence)))
     }
 
     fn release(&self, operation: OperationId, fence: Fence) -> TableFuture<'_, ReceiptRow> {
@@ -171,14 +180,14 @@ impl ReceiptTable for TableConnection {
 
     fn read(&self, operation: OperationId) -> TableFuture<'_, Option<ReceiptRow>> {
         let here = self.clone();
-        Box::pin(self.call(async move {
+        Box::pin(self.call(Call::Other, async move {
             Ok(here.user.table.committed(operation).map(|row| here.shown(operation, row)))
         }))
     }
 
     fn note<'a>(&'a self, name: &'a str, note: &'a Note) -> TableFuture<'a, Note> {
         let (here, name, note) = (self.clone(), name.to_owned(), note.clone());
-        Box::pin(self.call(async move {
+        Box::pin(self.call(Call::Other, async move {
             let stands = here.user.table.note(&name, &note).await?;
             let now = here.now();
             here.world.lock().note(now, || format!("note {name}: {stands:?}"));
@@ -191,7 +200,7 @@ impl ReceiptTable for TableConnection {
 
     fn noted<'a>(&'a self, name: &'a str) -> TableFuture<'a, Option<Note>> {
         let (here, name) = (self.clone(), name.to_owned());
-        Box::pin(self.call(async move {
+        Box::pin(self.call(Call::Other, async move {
             let noted = here.user.table.noted(&name).await?;
             Ok(match here.mutant {
                 Mutant::SuspensionNotSeen if name.starts_with(SUSPENDED) => None,
@@ -205,7 +214,7 @@ impl ReceiptTable for TableConnection {
 
     fn erase<'a>(&'a self, name: &'a str) -> TableFuture<'a, ()> {
         let (here, name) = (self.clone(), name.to_owned());
-        Box::pin(self.call(async move {
+        Box::pin(self.call(Call::Other, async move {
             here.user.table.erase(&name).await?;
             let now = here.now();
             if let Some(route) = suspended_route(&name) {
@@ -218,12 +227,12 @@ impl ReceiptTable for TableConnection {
     fn aged(&self, age: Duration, after: Option<OperationId>, limit: usize) -> TableFuture<'_, Vec<AgedRow>> {
         let here = self.clone();
         let age = if here.mutant == Mutant::YoungRowsListed { Duration::ZERO } else { age };
-        Box::pin(self.call(async move { here.user.table.aged(age, after, limit).await }))
+        Box::pin(self.call(Call::Other, async move { here.user.table.aged(age, after, limit).await }))
     }
 
     fn delete(&self, rows: Vec<AgedRow>) -> TableFuture<'_, usize> {
         let here = self.clone();
-        Box::pin(self.call(async move {
+        Box::pin(self.call(Call::Other, async move {
             let now = here.now();
             here.world.lock().note(now, || format!("deletes {rows:?}"));
             let deleted = here.user.table.delete(rows).await?;
