@@ -167,8 +167,8 @@ pub enum Finding {
     AbsentAndVoided(Void),
     /// The fence was raised where the effect would be: what the owner has not committed by now it never will.
     Voided(Void),
-    /// The fence was raised where the effect would be, and no answer is there. That proves nothing by itself, for this reason; it only
-    /// keeps the owner's own proof true.
+    /// The fence was raised where the effect would be, and no answer is there. For this reason that proves nothing, and never will: it
+    /// only keeps the owner's own proof true.
     Unproven {
         /// What stands there now.
         void: Void,
@@ -177,6 +177,8 @@ pub enum Finding {
     },
     /// It cannot be told yet.
     Inconclusive(String),
+    /// The work is still going on, such as in an open transaction. That is no attempt, and it is asked again.
+    StillOpen(String),
     /// What was found contradicts itself, such as two charges for one operation. No further find would help.
     Ambiguous(String),
 }

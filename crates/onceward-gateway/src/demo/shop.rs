@@ -9,6 +9,7 @@ use serde_json::json;
 
 use super::console::Console;
 use crate::Failure;
+use crate::stores::maintenance;
 
 /// The shop and its database.
 #[derive(Clone)]

@@ -1,6 +1,6 @@
 //! `onceward migrate`, `onceward store` and `onceward receipts`: what an operator does to databases by hand.
 
-use onceward::receipts::TableName;
+use onceward::receipts::{Resumed, TableName};
 use onceward::store::{Clock as _, SystemClock};
 use onceward_redis::RedisStore;
 use serde_json::{Value, json};
@@ -85,9 +85,13 @@ pub(crate) async fn resume_voids(settings: &Settings, route: &str) -> Result<Don
         )
         .into());
     };
-    resumed?;
-    let text = format!(
-        "The voids of {route} release again, from the next receipt on. Operations that were begun before it wait for a person."
-    );
+    let text = match resumed? {
+        Resumed::FromTheNextRow => format!(
+            "The voids of {route} release again, from the next receipt on. Operations that were begun before it wait for a person."
+        ),
+        Resumed::WereNotSuspended => {
+            format!("The voids of {route} are not suspended: nothing was changed.")
+        }
+    };
     Ok(Done { text, json: json!({ "resumed": route }) })
 }

@@ -19,8 +19,15 @@ impl ReceiptsUrl {
             Ok(StoreUrl::Sqlite(path)) => Ok(Self::Sqlite(path)),
             Ok(StoreUrl::Postgres(url)) => Ok(Self::Postgres(Box::new(url))),
             Ok(StoreUrl::Memory | StoreUrl::Redis(_)) => Err(EXPECTED.to_owned()),
-            Err(_) if !text.starts_with("postgres") && !text.starts_with("sqlite:") => {
-                Err(EXPECTED.to_owned())
+            Err(_)
+                if !["postgres://", "postgresql://", "sqlite:"]
+                    .iter()
+                    .any(|known| text.starts_with(known)) =>
+            {
+                Err(match text.split_once("://") {
+                    Some((scheme, _)) => format!("{EXPECTED}, and its scheme is {scheme:?}"),
+                    None => EXPECTED.to_owned(),
+                })
             }
             Err(reason) => Err(reason),
         }

@@ -91,7 +91,7 @@ async fn takes_one_order(folder: &Path, shop: &Shop, upstream: &str) {
         "--admin-listen",
         "127.0.0.1:0",
     ]);
-    let gateway = Gateway::spawn(serve.env("SHOP_DATABASE", &shop.url));
+    let gateway = Gateway::spawn(serve.env("RECEIPTS_DATABASE", &shop.url));
     let order = || {
         Request::new("POST", "/orders")
             .header("authorization", "Bearer sk_1")

@@ -45,8 +45,6 @@ pub enum Observation {
     Fenced,
     /// A find ended.
     Found(FindResult),
-    /// An absence proved nothing, because no operation that is known to be there was found in the same way.
-    AbsenceUncontrolled,
     /// A lease had lapsed.
     Lapsed,
     /// A record past its window was swept.
@@ -104,19 +102,26 @@ pub enum FindResult {
     Inconclusive,
     /// What was found contradicts itself.
     Ambiguous,
+    /// The work is still going on where the effect would be.
+    StillOpen,
+    /// An absence proved nothing, because no operation that is known to be there was found in the same way. It is counted beside
+    /// the result of the find.
+    Uncontrolled,
     /// The service or the database could not be asked.
     NotAsked,
 }
 
 impl FindResult {
     /// Every result.
-    pub const ALL: [Self; 7] = [
+    pub const ALL: [Self; 9] = [
         Self::Completed,
         Self::DoneNotKept,
         Self::Absent,
         Self::Voided,
         Self::Inconclusive,
         Self::Ambiguous,
+        Self::StillOpen,
+        Self::Uncontrolled,
         Self::NotAsked,
     ];
 
@@ -128,6 +133,7 @@ impl FindResult {
             Ok(Finding::Voided(_)) => Self::Voided,
             Ok(Finding::Inconclusive(_) | Finding::Unproven { .. }) => Self::Inconclusive,
             Ok(Finding::Ambiguous(_)) => Self::Ambiguous,
+            Ok(Finding::StillOpen(_)) => Self::StillOpen,
             Err(_) => Self::NotAsked,
         }
     }
@@ -141,6 +147,8 @@ impl FindResult {
             Self::Voided => "voided",
             Self::Inconclusive => "inconclusive",
             Self::Ambiguous => "ambiguous",
+            Self::StillOpen => "still_open",
+            Self::Uncontrolled => "uncontrolled",
             Self::NotAsked => "not_asked",
         }
     }
@@ -154,6 +162,8 @@ impl FindResult {
             Self::Voided => "its execution had committed nothing, and cannot commit any more",
             Self::Inconclusive => "it could not be told yet",
             Self::Ambiguous => "what was found contradicts itself",
+            Self::StillOpen => "its work is still going on",
+            Self::Uncontrolled => "there was no trace of it, and of nothing else either",
             Self::NotAsked => "the service or the database could not be asked",
         }
     }

@@ -200,6 +200,7 @@ impl Engine {
                     Some(
                         Finding::Ambiguous(reason)
                         | Finding::Inconclusive(reason)
+                        | Finding::StillOpen(reason)
                         | Finding::Unproven { why: reason, .. },
                     ) => return Err(EngineError::NotVoided { reason }),
                     Some(Finding::Absent | Finding::AbsentAndVoided(_)) | None => None,

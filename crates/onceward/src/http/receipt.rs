@@ -75,6 +75,7 @@ impl<C> Exchange<C> {
                 Ok(
                     Finding::Ambiguous(found)
                     | Finding::Inconclusive(found)
+                    | Finding::StillOpen(found)
                     | Finding::Unproven { why: found, .. },
                 )
                 | Err(found),

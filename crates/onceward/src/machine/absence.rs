@@ -51,7 +51,7 @@ fn not_counted(record: &Record, at: Moment, (count, first_at): (u32, Timestamp),
 
 fn released(record: &Record, at: Moment, void: Option<&Void>, after: Duration, by: &str) -> Step {
     if let Some(void) = void {
-        let mut step = match voided(record, at, void, WHY, by) {
+        let mut step = match voided(record, at, void, Some(WHY), by) {
             Ok(step) => step,
             Err(why) => return given_up(record, at, why),
         };
@@ -98,6 +98,7 @@ pub(super) fn last_found(
             | Finding::AbsentAndVoided(_)
             | Finding::Voided(_)
             | Finding::Unproven { .. }
+            | Finding::StillOpen(_)
             | Finding::Inconclusive(_),
         ) => put(record, Answer::Applied, |next| next.end_last_find()),
         Err(why) => put(record, Answer::Applied, |next| {

@@ -54,15 +54,15 @@ pub(super) fn found(
             let step = put(record, Answer::Applied, |next| next.lose_for_good(at, &unsure));
             noticed(step, Notice::DeadLettered)
         }
-        Ok(Finding::Voided(void)) => match voided(record, at, void, "the fence was raised first", by) {
+        Ok(Finding::Voided(void)) => match voided(record, at, void, None, by) {
             Ok(step) => step,
             Err(why) => given_up(record, at, why),
         },
         Ok(Finding::Absent) => absent(record, at, None, terms, by),
         Ok(Finding::AbsentAndVoided(void)) => absent(record, at, Some(void), terms, by),
-        Ok(Finding::Inconclusive(why) | Finding::Unproven { why, .. }) => undecided(record, at, terms, why),
-        Ok(Finding::Ambiguous(why)) => given_up(record, at, why),
-        Err(why) => not_asked(record, at, terms, why),
+        Ok(Finding::Inconclusive(why)) => undecided(record, at, terms, why),
+        Ok(Finding::Ambiguous(why) | Finding::Unproven { why, .. }) => given_up(record, at, why),
+        Ok(Finding::StillOpen(why)) | Err(why) => not_asked(record, at, terms, why),
     }
 }
 

@@ -5,9 +5,11 @@ use crate::event::{Answer, Moment, Step, keep, put};
 use crate::outcome::{Evidence, Unsure, Void};
 use crate::record::{Cause, Letter, Receipts, Record, State};
 
+const NOT_COMMITTED: &str = "nothing was committed, and nothing can be any more";
+
 /// The engine that executed has seen the execution end, and has raised the fence above it.
 pub(super) fn voided_by_owner(record: &Record, at: Moment, void: &Void, why: &str) -> Step {
-    match (voided(record, at, void, why, "receipt row"), &record.state) {
+    match (voided(record, at, void, Some(why), "receipt row"), &record.state) {
         (Ok(step), _) => step,
         (Err(doubtful), State::InProgress { .. }) => {
             let unsure = Unsure::new(Cause::Lost, format!("{why}; {doubtful}"));
@@ -34,7 +36,7 @@ pub(super) fn voided(
     record: &Record,
     at: Moment,
     Void { fence, point }: &Void,
-    why: &str,
+    why: Option<&str>,
     by: &str,
 ) -> Result<Step, &'static str> {
     if record.receipts() == Receipts::None {
@@ -54,7 +56,9 @@ pub(super) fn voided(
     }
     Ok(put(record, Answer::Applied, |next| {
         next.void(*fence, point.clone());
-        next.release(at, why);
-        next.judge(at, by, why);
+        // What went wrong stays on record where a find only adds that nothing was committed.
+        let cause = record.last_error.clone();
+        next.release(at, why.or(cause.as_deref()).unwrap_or(NOT_COMMITTED));
+        next.judge(at, by, why.unwrap_or(NOT_COMMITTED));
     }))
 }

@@ -3,6 +3,7 @@
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
+use super::finder::Resumed;
 use super::table::{Note, ReceiptTable, TableError};
 use crate::key::NamespaceHash;
 use crate::{Fence, OperationId, Timestamp};
@@ -150,7 +151,10 @@ impl Control {
         &self,
         table: &dyn ReceiptTable,
         corrected_at: Timestamp,
-    ) -> Result<(), TableError> {
+    ) -> Result<Resumed, TableError> {
+        if self.suspended_by(table).await?.is_none() {
+            return Ok(Resumed::WereNotSuspended);
+        }
         let note = Note { number: corrected_at.as_micros(), text: String::new() };
         table.erase(&self.resumed_note).await?;
         table.note(&self.resumed_note, &note).await?;
@@ -158,6 +162,6 @@ impl Control {
         self.set_first_row(0);
         table.erase(&self.suspended_note).await?;
         self.suspended.store(false, Ordering::Relaxed);
-        Ok(())
+        Ok(Resumed::FromTheNextRow)
     }
 }

@@ -64,6 +64,15 @@ pub struct RouteStatus {
     pub suspended: bool,
 }
 
+/// The result of [`ReceiptFinder::resume_voids`].
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Resumed {
+    /// They release again, from the next row on.
+    FromTheNextRow,
+    /// They were not suspended, and nothing was changed.
+    WereNotSuspended,
+}
+
 impl ReceiptFinder {
     /// A finder for no route yet, of engines in this namespace. What it does not know is given up as `reconciling` says.
     pub fn new(namespace: Namespace<'_>, reconciling: &Reconciling) -> Self {
@@ -114,7 +123,11 @@ impl ReceiptFinder {
     /// Lets voids release again, after the handler that left out its row was corrected. Only operations that are opened after
     /// this time, and after the next row of such an operation, are released: earlier ones may be the former handler's. `None`
     /// where the route has no receipts.
-    pub async fn resume_voids(&self, route: &str, corrected_at: Timestamp) -> Option<Result<(), TableError>> {
+    pub async fn resume_voids(
+        &self,
+        route: &str,
+        corrected_at: Timestamp,
+    ) -> Option<Result<Resumed, TableError>> {
         let route = self.routes.get(route)?;
         Some(route.control.restart(&*route.table.table, corrected_at).await)
     }
@@ -129,7 +142,10 @@ impl ReceiptFinder {
             Err(BindError::Table(error)) => Err(error),
             Err(error @ (BindError::OtherStore { .. } | BindError::NoStore)) => return Err(error.to_string()),
         };
-        found.map_err(|error| error.to_string())
+        match found {
+            Err(error @ TableError::Held { .. }) => Ok(Finding::StillOpen(error.to_string())),
+            found => found.map_err(|error| error.to_string()),
+        }
     }
 }
 
@@ -215,7 +231,7 @@ impl Route {
             tracing::warn!(
                 route,
                 %operation,
-                next = "let the handler call onceward_complete in its transaction: see `onceward receipts --print-sql`",
+                next = "let the handler call onceward_complete in its transaction: see docs/receipts.md",
                 "an outcome cannot be found out by receipts, because no handler of the route has written one yet"
             );
         }
@@ -236,7 +252,10 @@ impl Route {
             tracing::error!(
                 route = name,
                 %operation,
-                next = "let every path of the handler that reports success call onceward_complete in the transaction of its effects, then run `onceward receipts --resume-voids`",
+                next = format_args!(
+                    "let every path of the handler that commits anything call onceward_complete in that transaction, then run `onceward \
+                     receipts --config FILE --resume-voids {name:?}` (in Rust: ReceiptFinder::resume_voids)"
+                ),
                 "a request was answered as done without a receipt: the voids of its route are suspended, and unknown outcomes wait for a person"
             );
         }

@@ -21,7 +21,7 @@ mod old_rows;
 mod table;
 
 pub use self::columns::{BODY_BYTES_MAX, Column, HEADERS_BYTES_MAX, RowColumns, read_headers};
-pub use self::finder::{ReceiptFinder, RouteStatus};
+pub use self::finder::{ReceiptFinder, Resumed, RouteStatus};
 pub use self::name::{TableName, TableNameError};
 pub use self::old_rows::{KEEP, OldRowsError};
 pub use self::table::{

@@ -4,7 +4,7 @@ use std::collections::HashMap;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use onceward::engine::{Observation, Observer};
+use onceward::engine::{FindResult, Observation, Observer};
 use onceward::plumbing::time::sleep;
 use onceward::reconcile::{FindTerms, Finding, Plan, ReconcileFuture, Reconciler, UnknownOperation};
 use onceward::record::{Letter, State};
@@ -234,7 +234,7 @@ async fn nothing_is_released_where_no_operation_is_known_to_be_there() {
     sleep(ABSENT_AFTER * 3).await;
     let State::Unknown { letter, .. } = api.state("k").await else { panic!("it was decided") };
     assert_eq!(letter, Letter::Dead);
-    assert_eq!(api.alarms.count(Observation::AbsenceUncontrolled), 3);
+    assert_eq!(api.alarms.count(Observation::Found(FindResult::Uncontrolled)), 3);
 }
 
 #[tokio::test(start_paused = true)]
@@ -244,7 +244,7 @@ async fn nothing_is_released_by_a_find_that_never_finds_anything() {
     api.lose("k", false).await;
     sleep(ABSENT_AFTER * 3).await;
     assert!(matches!(api.state("k").await, State::Unknown { letter: Letter::Dead, .. }));
-    assert!(api.alarms.count(Observation::AbsenceUncontrolled) > 0);
+    assert!(api.alarms.count(Observation::Found(FindResult::Uncontrolled)) > 0);
 }
 
 #[tokio::test(start_paused = true)]

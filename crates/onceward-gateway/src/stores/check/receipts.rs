@@ -64,7 +64,7 @@ async fn voids(finder: &ReceiptFinder, report: &mut Report) {
         if status.suspended {
             let text = format!(
                 "{route}: a request was answered as done without a receipt, so nothing is released: correct the handler, then run \
-                 `onceward receipts --resume-voids {route:?}`"
+                 `onceward receipts --config FILE --resume-voids {route:?}`"
             );
             report.say(Level::Error, "receipt voids", text);
         } else if !status.controlled {

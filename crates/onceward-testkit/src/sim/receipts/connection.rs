@@ -168,7 +168,7 @@ impl ReceiptTable for TableConnection {
 
     fn release(&self, operation: OperationId, fence: Fence) -> TableFuture<'_, ReceiptRow> {
         let here = self.clone();
-        Box::pin(self.call(async move {
+        Box::pin(self.call(Call::Void, async move {
             let row = here.user.table.release(operation, fence).await?;
             let now = here.now();
             let mut world = here.world.lock();

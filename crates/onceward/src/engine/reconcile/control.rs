@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use super::finders::BY;
 use super::{CompletedOperation, Finding, Reconciler, UnknownOperation};
-use crate::engine::observe::Observation;
+use crate::engine::observe::{FindResult, Observation};
 use crate::engine::{EngineError, Inner};
 use crate::record::{Naming, Record, State, StateKind};
 use crate::store::{Filter, Scan, Which};
@@ -72,6 +72,7 @@ impl Inner {
                 | Finding::AbsentAndVoided(_)
                 | Finding::Voided(_)
                 | Finding::Unproven { .. }
+                | Finding::StillOpen(_)
                 | Finding::Inconclusive(_)
                 | Finding::Ambiguous(_) => {
                     tracing::debug!(route, operation = %known.operation, "a completed operation was not found for comparison");
@@ -85,7 +86,7 @@ impl Inner {
     fn uncontrolled(&self, unknown: &UnknownOperation, why: &'static str) -> Finding {
         let UnknownOperation { operation, record, .. } = unknown;
         let route = &record.subject.route;
-        self.observe(route, operation.record(), Observation::AbsenceUncontrolled);
+        self.observe(route, operation.record(), Observation::Found(FindResult::Uncontrolled));
         tracing::warn!(
             route,
             %operation,

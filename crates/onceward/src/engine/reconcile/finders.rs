@@ -365,6 +365,7 @@ impl Inner {
                 | Finding::AbsentAndVoided(_)
                 | Finding::Voided(_)
                 | Finding::Unproven { .. }
+                | Finding::StillOpen(_)
                 | Finding::Inconclusive(_)
                 | Finding::Ambiguous(_),
                 _,
