@@ -100,8 +100,8 @@ pub enum Event<'a> {
         fence: Option<Fence>,
         /// What the outcome was.
         verdict: Resolution,
-        /// The void that precedes a release, where the work commits receipts.
-        void: Option<Void>,
+        /// What keeps the former owner from committing after a release.
+        barrier: Barrier,
         /// Who reported or decided it.
         by: String,
         /// Why, in the operator's words.
@@ -213,6 +213,17 @@ impl FindTerms {
         max_backoff: Duration,
         absent_after: Option<Duration>,
     }
+}
+
+/// What keeps the owner of released work from committing.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Barrier {
+    /// Nothing: the work commits no receipts, or their table is not known here.
+    None,
+    /// The fence was raised where the effect would be, and the owner is not known to commit there. So it may still report a success.
+    Raised(Void),
+    /// The owner can commit nothing any more.
+    Proven(Void),
 }
 
 /// What an unknown outcome is resolved to.

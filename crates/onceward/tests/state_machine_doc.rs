@@ -11,7 +11,7 @@ use std::collections::BTreeSet;
 use std::time::Duration;
 
 use bytes::Bytes;
-use onceward::event::{Event, Expiry, FindStart, FindTerms, Finding, Moment, Resolution, Write};
+use onceward::event::{Barrier, Event, Expiry, FindStart, FindTerms, Finding, Moment, Resolution, Write};
 use onceward::{
     Claim, Fence, Key, OnLapse, Outcome, Record, Scope, Terms, Timestamp,
     claim::OwnerToken,
@@ -95,7 +95,7 @@ fn happenings(claims: &[Claim]) -> Vec<(&'static str, Event<'_>)> {
     let resolve = |verdict| Event::Resolve {
         fence: None,
         verdict,
-        void: None,
+        barrier: Barrier::None,
         by: "ops".to_owned(),
         reason: "saw it".to_owned(),
     };

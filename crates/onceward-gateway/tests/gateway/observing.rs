@@ -22,6 +22,8 @@ async fn health_checks_answer_and_every_documented_metric_exists() {
     let names: Vec<&str> = documented
         .lines()
         .filter_map(|line| line.strip_prefix("| `api_idempotency_")?.split('`').next())
+        // Those exist for routes with receipts only.
+        .filter(|name| !name.starts_with("receipt_"))
         .collect();
     assert!(names.len() > 30, "{names:?}");
     for name in names {

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-use onceward::event::{Answer, Decision, Event, Finding, Moment, Resolution, Step, Write};
+use onceward::event::{Answer, Barrier, Decision, Event, Finding, Moment, Resolution, Step, Write};
 use onceward::store::{Seen, Stamped, Store, Swapped};
 use onceward::{
     Claim, Fence, Identity, Key, Outcome, Record, RecordId, RecoveryPoint, Reply, Scope, Timestamp,
@@ -274,7 +274,7 @@ impl<'a> Request<'a> {
                     Ending::Completed(answered) => Resolution::Completed(reply(answered)),
                     Ending::Retryable | Ending::Unknown(_) | Ending::Voided(_) => Resolution::Retryable,
                 },
-                void: None,
+                barrier: Barrier::None,
                 by,
                 reason: WHY.to_owned(),
             },

@@ -6,11 +6,11 @@ use super::apply::{Applied, Patience, Start, StoredRecord};
 use super::claiming::promised;
 use super::operation::{Tenure, checkpointed};
 use super::outage::Call;
-use super::reconcile::{Plan, UnknownOperation, claims_receipt};
+use super::reconcile::{Execution, Plan, UnknownOperation, claims_receipt};
 use super::{Engine, EngineError, Inner, Ran, SeenOperation, log};
 use crate::claim::Claim;
 use crate::codec::Unreadable;
-use crate::event::{Answer, Decision, Event, FindTerms, Finding, Moment, Resolution, Write};
+use crate::event::{Answer, Barrier, Decision, Event, FindTerms, Finding, Moment, Resolution, Write};
 use crate::outcome::{Outcome, RecoveryPoint, Reply};
 use crate::record::{Fence, Receipts, Record, State};
 use crate::store::{Page, Scan, Seen, Stamped, StoreError, Swapped, Version};
@@ -190,29 +190,34 @@ impl Engine {
             return Ok(Operated::Conflict(Some(found.into())));
         }
         let Resolve { verdict, by, reason, seen } = resolve;
-        let void = match (&verdict, &found.record.state) {
-            (Resolution::Retryable, State::Unknown { .. }) => {
-                match self.inner.release_receipt(id, &found).await? {
-                    Some(Finding::Voided(void)) => Some(void),
-                    Some(done @ (Finding::Completed(_) | Finding::DoneNotKept(_))) => {
-                        return self.inner.overrule(id, found, done).await;
-                    }
-                    Some(
-                        Finding::Ambiguous(reason)
-                        | Finding::Inconclusive(reason)
-                        | Finding::StillOpen(reason)
-                        | Finding::Unproven { why: reason, .. },
-                    ) => return Err(EngineError::NotVoided { reason }),
-                    Some(Finding::Absent | Finding::AbsentAndVoided(_)) | None => None,
+        let mut unknown = None;
+        let mut barrier = Barrier::None;
+        if let (Resolution::Retryable, State::Unknown { .. }) = (&verdict, &found.record.state) {
+            unknown = self.inner.with_receipts(id, &found.record).await?;
+        }
+        if let Some(unknown) = &unknown {
+            barrier = match self.inner.before_release(unknown).await? {
+                Finding::Voided(void) => Barrier::Proven(void),
+                Finding::Unproven { void, .. } => Barrier::Raised(void),
+                Finding::Absent | Finding::AbsentAndVoided(_) => Barrier::None,
+                done @ (Finding::Completed(_) | Finding::DoneNotKept(_)) => {
+                    return self.inner.overrule(id, found, done).await;
                 }
-            }
-            (Resolution::Retryable | Resolution::Completed(_), _) => None,
-        };
+                Finding::Ambiguous(reason) | Finding::Inconclusive(reason) | Finding::StillOpen(reason) => {
+                    return Err(EngineError::NotVoided { reason });
+                }
+            };
+        }
         let (fence, by, reason) = (Some(found.record.fence), by.to_owned(), reason.to_owned());
-        let event = Event::Resolve { fence, verdict, void, by, reason };
+        let event = Event::Resolve { fence, verdict, barrier, by, reason };
         let start = if seen.is_some() { Start::Pinned(found) } else { Start::LastWritten(found) };
-        let applied = self.inner.apply(id, start, &event, patience).await;
-        applied.map(Operated::of).map_err(|failed| failed.error)
+        // The void may have taken a while.
+        let applied = self.inner.apply(id, start, &event, self.inner.patience()).await;
+        let operated = applied.map(Operated::of).map_err(|failed| failed.error)?;
+        if let (Operated::Applied(_), Some(unknown)) = (&operated, &unknown) {
+            self.inner.released(unknown).await;
+        }
+        Ok(operated)
     }
 
     /// Ends the window of a settled operation early. It ends after the revalidation time of caches, because they may replay
@@ -251,29 +256,43 @@ impl Inner {
         page
     }
 
-    /// Keeps the owner of work with receipts from committing, before a person releases it.
-    async fn release_receipt(
+    /// An unknown operation whose receipt this engine's reconciler knows. One of another namespace, or of a route without receipts by
+    /// now, is left to the person alone.
+    async fn with_receipts(
         &self,
         id: RecordId,
-        found: &StoredRecord,
-    ) -> Result<Option<Finding>, EngineError> {
-        let record = &found.record;
-        let Some(reconciler) = self.finders.reconciler().filter(|_| record.receipts() == Receipts::Kept)
-        else {
-            return Ok(None);
-        };
-        // One of another namespace, or of a route without receipts by now, is left to the person alone.
-        if !matches!(self.plan_of(record), Plan::Find(_)) {
+        record: &Arc<Record>,
+    ) -> Result<Option<UnknownOperation>, EngineError> {
+        let is_known = self.finders.reconciler().is_some()
+            && record.receipts() == Receipts::Kept
+            && matches!(self.plan_of(record), Plan::Find(_));
+        if !is_known {
             return Ok(None);
         }
-        let unknown = UnknownOperation {
-            operation: record.operation(id),
-            fence: record.fence,
-            record: record.clone(),
-            asked_at: self.store_time().await?,
-        };
-        let asked = async { reconciler.release(&unknown).await };
-        self.limited(asked).await.map(Some).map_err(|reason| EngineError::NotVoided { reason })
+        let asked_at = self.asked_at().await.map_err(|reason| EngineError::NotVoided { reason })?;
+        let (operation, fence, record) = (record.operation(id), record.fence, record.clone());
+        let execution = Execution::MayGoOn;
+        Ok(Some(UnknownOperation { operation, fence, record, execution, asked_at }))
+    }
+
+    /// Keeps the owner of work with receipts from committing, before a person releases it.
+    async fn before_release(&self, unknown: &UnknownOperation) -> Result<Finding, EngineError> {
+        let Some(reconciler) = self.finders.reconciler() else { return Ok(Finding::Absent) };
+        let found = self.limited(async { reconciler.before_release(unknown).await }).await;
+        self.sized(found).map_err(|reason| EngineError::NotVoided { reason })
+    }
+
+    /// Lets the next execution begin.
+    async fn released(&self, unknown: &UnknownOperation) {
+        let Some(reconciler) = self.finders.reconciler() else { return };
+        if let Err(error) = self.limited(async { reconciler.released(unknown).await }).await {
+            tracing::warn!(
+                operation = %unknown.operation,
+                error,
+                next = "if the next execution fails with OW003, resolve the operation again",
+                "an operation was released, and the outside call in its receipt row was not removed"
+            );
+        }
     }
 
     /// A person wanted to release what was done. It is completed where its answer is known, and otherwise stays unknown.

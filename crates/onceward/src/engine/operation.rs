@@ -7,7 +7,7 @@ use std::time::Duration;
 use super::apply::{Applied, Failed, Patience, Start, StoredRecord};
 use super::observe::{FindResult, Observation};
 use super::operate::{By, Settled, settled};
-use super::reconcile::claims_receipt;
+use super::reconcile::{Execution, claims_receipt};
 use super::{EngineError, Inner, log};
 use crate::event::{Answer, Event, Finding, Moment, Refusal};
 use crate::outcome::{Outcome, RecoveryPoint};
@@ -105,7 +105,7 @@ impl Operation {
         let Some(reconciler) = engine.finders.reconciler() else {
             return Err("the engine has no reconciler".to_owned());
         };
-        let found = engine.ask_reconciler(&**reconciler, *id, record.clone()).await;
+        let found = engine.ask_reconciler(&**reconciler, *id, record.clone(), Execution::Ended).await;
         engine.observe(&record.subject.route, *id, Observation::Found(FindResult::of(&found)));
         found
     }

@@ -56,10 +56,13 @@ impl<C> Exchange<C> {
                 (Outcome::Retryable(why), first)
             }
             // The owner's own proof releases, and the void only adds that it stays true.
-            (
-                Ok(Finding::Unproven { void, .. } | Finding::AbsentAndVoided(void)),
-                Outcome::Retryable(why),
-            ) => (Outcome::Voided { void, why }, released(first)),
+            (Ok(Finding::AbsentAndVoided(void)), Outcome::Retryable(why)) => {
+                (Outcome::Voided { void, why }, released(first))
+            }
+            // A phase that was committed cannot be gone on from, because nothing proves that no more was.
+            (Ok(Finding::Unproven { void, .. }), Outcome::Retryable(why)) if void.point.is_none() => {
+                (Outcome::Retryable(why), first)
+            }
             (Ok(Finding::Voided(void)), ended) => {
                 // An answer of the service's own, such as a 500, is passed on, and tells by itself what happened.
                 if let Outcome::Unknown(unsure) = &ended {

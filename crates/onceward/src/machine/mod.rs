@@ -49,8 +49,8 @@ pub fn step(record: Option<&Record>, at: Moment, event: &Event<'_>) -> Step {
         }
         (Some(record), Event::Found { finding, terms, by, .. }) => found(record, at, finding, terms, by),
         (Some(record), Event::GiveUp { after }) => unfindable(record, at, *after),
-        (Some(record), Event::Resolve { verdict, void, by, reason, .. }) => {
-            resolved(record, at, verdict, void.as_ref(), (by, reason))
+        (Some(record), Event::Resolve { verdict, barrier, by, reason, .. }) => {
+            resolved(record, at, verdict, barrier, (by, reason))
         }
         (Some(record), Event::Expire { after, .. }) => expired(record, at, *after),
         (Some(record), Event::Sweep { expiry }) => swept(record, at, *expiry),

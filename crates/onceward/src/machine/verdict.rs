@@ -2,8 +2,8 @@
 
 use std::sync::Arc;
 
-use crate::event::{Answer, Moment, Notice, Resolution, Step, keep, noticed, put};
-use crate::outcome::{Evidence, Reply, Void};
+use crate::event::{Answer, Barrier, Moment, Notice, Resolution, Step, keep, noticed, put};
+use crate::outcome::{Evidence, Reply};
 use crate::record::{Record, State};
 
 pub(super) fn testified(record: &Record, at: Moment, reply: &Arc<Reply>, by: &str) -> Step {
@@ -28,7 +28,7 @@ pub(super) fn resolved(
     record: &Record,
     at: Moment,
     verdict: &Resolution,
-    void: Option<&Void>,
+    barrier: &Barrier,
     (by, reason): (&str, &str),
 ) -> Step {
     let State::Unknown { .. } = record.state else {
@@ -41,9 +41,15 @@ pub(super) fn resolved(
         match verdict {
             Resolution::Completed(reply) => next.complete(at, reply),
             Resolution::Retryable => {
-                // Any other fence was raised for another tenure.
-                if let Some(void) = void.filter(|void| void.fence == record.fence.above()) {
-                    next.void(void.fence, void.point.clone());
+                match barrier {
+                    Barrier::Proven(void) if void.fence == record.fence.above() => {
+                        next.void(void.fence, void.point.clone());
+                    }
+                    Barrier::Raised(void) if void.fence == record.fence.above() => {
+                        next.recovery_point.clone_from(&void.point);
+                    }
+                    // Any other fence was raised for another tenure.
+                    Barrier::Proven(_) | Barrier::Raised(_) | Barrier::None => {}
                 }
                 next.release(at, reason);
             }

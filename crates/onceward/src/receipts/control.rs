@@ -31,8 +31,6 @@ pub(super) struct Control {
     suspended: AtomicBool,
     /// Completions that were found to have their receipt.
     checked: AtomicU64,
-    /// Completions after the ones that are all checked.
-    later: AtomicU64,
 }
 
 /// Whether a row without an answer releases its operation.
@@ -55,7 +53,6 @@ impl Control {
             first_row_seen: AtomicU64::new(0),
             suspended: AtomicBool::new(false),
             checked: AtomicU64::new(0),
-            later: AtomicU64::new(0),
         }
     }
 
@@ -74,10 +71,11 @@ impl Control {
         self.suspended.load(Ordering::Relaxed)
     }
 
-    /// Whether this completion is to be checked.
-    pub(super) fn picks_completion(&self) -> bool {
-        self.checked.load(Ordering::Relaxed) < CHECKED_AT_FIRST
-            || self.later.fetch_add(1, Ordering::Relaxed).is_multiple_of(LATER_ONE_OF)
+    /// Whether the completion of this operation is to be checked: the same at each try. Where the voids are suspended already, nothing
+    /// more would follow.
+    pub(super) fn picks(&self, operation: OperationId) -> bool {
+        let sample = u64::from(operation.record().as_bytes()[0]).is_multiple_of(LATER_ONE_OF);
+        !self.is_suspended() && (sample || self.checked.load(Ordering::Relaxed) < CHECKED_AT_FIRST)
     }
 
     /// A completion was found to have its receipt.
@@ -119,7 +117,11 @@ impl Control {
     }
 
     /// Whether the operation that this fence opened may be the work of a handler that was corrected since.
-    async fn was_resumed_since(&self, table: &dyn ReceiptTable, opened: Fence) -> Result<bool, TableError> {
+    pub(super) async fn was_resumed_since(
+        &self,
+        table: &dyn ReceiptTable,
+        opened: Fence,
+    ) -> Result<bool, TableError> {
         let resumed = table.noted(&self.resumed_note).await?;
         Ok(resumed.is_some_and(|resumed| opened.as_number() <= resumed.number))
     }
@@ -152,10 +154,12 @@ impl Control {
         table: &dyn ReceiptTable,
         corrected_at: Timestamp,
     ) -> Result<Resumed, TableError> {
-        if self.suspended_by(table).await?.is_none() {
+        let Some(suspended) = table.noted(&self.suspended_note).await? else {
             return Ok(Resumed::WereNotSuspended);
-        }
-        let note = Note { number: corrected_at.as_micros(), text: String::new() };
+        };
+        // Not before the operation that has no receipt, whatever the clocks say.
+        let number = corrected_at.as_micros().max(suspended.number);
+        let note = Note { number, text: String::new() };
         table.erase(&self.resumed_note).await?;
         table.note(&self.resumed_note, &note).await?;
         table.erase(&self.first_row_note).await?;

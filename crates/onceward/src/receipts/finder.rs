@@ -9,12 +9,12 @@ use super::bound_table::{BindError, BoundTable};
 use super::control::{Control, Release};
 use super::table::{ReceiptRow, ReceiptTable, TableError};
 use crate::engine::reconcile::{
-    CompletedOperation, FindTerms, Finding, Plan, ReconcileFuture, Reconciler, Reconciling, StoreName,
-    UnknownOperation,
+    CompletedOperation, Execution, FindTerms, Finding, Plan, ReconcileFuture, Reconciler, Reconciling,
+    StoreName, UnknownOperation,
 };
 use crate::key::{Namespace, NamespaceHash};
 use crate::outcome::{RecoveryPoint, Void};
-use crate::record::{Receipts, State};
+use crate::record::Receipts;
 use crate::{Fence, OperationId, Timestamp};
 
 /// A [`Reconciler`] that raises the fence in the receipt row and decides by what the row holds then.
@@ -164,10 +164,10 @@ impl Route {
         name: &str,
         unknown: &UnknownOperation,
     ) -> Result<Finding, TableError> {
-        let UnknownOperation { operation, fence, record, asked_at } = unknown;
+        let UnknownOperation { operation, fence, record, execution, asked_at } = unknown;
         let suspended_by = self.control.suspended_by(table).await?;
         // Where a missing answer proves nothing, the handler may as well still commit, unless its execution has ended.
-        let ended = matches!(record.state, State::InProgress { .. });
+        let ended = *execution == Execution::Ended;
         let voids = record.receipts() == Receipts::Kept && (ended || suspended_by.is_none());
         let row = if voids {
             Some(table.void(*operation, fence.above()).await?)
@@ -202,6 +202,10 @@ impl Route {
             return Ok(Finding::Unproven { void, why });
         }
         let why = match self.control.may_release(table, record.opened).await? {
+            // The void may have waited, and the voids may have been suspended meanwhile.
+            Release::Allowed if self.control.suspended_by(table).await?.is_some() => {
+                "the voids of its route are suspended, because a request was answered as done without a receipt"
+            }
             Release::Allowed => return Ok(Finding::Voided(void)),
             Release::NoRowYet => {
                 self.warn_once(name, *operation);
@@ -214,16 +218,31 @@ impl Route {
         Ok(Finding::Unproven { void, why: why.to_owned() })
     }
 
-    /// Lets the next execution of an operation begin that a person releases.
-    async fn release(
+    /// Keeps the owner of an operation from committing that a person is about to release.
+    async fn before_release(
         &self,
         table: &dyn ReceiptTable,
         unknown: &UnknownOperation,
     ) -> Result<Finding, TableError> {
         let above = unknown.fence.above();
-        let row = table.release(unknown.operation, above).await?;
-        Ok(known_by(&row, above)
-            .unwrap_or_else(|| void_of(&row, above).map_or_else(Finding::Ambiguous, Finding::Voided)))
+        let row = table.void(unknown.operation, above).await?;
+        // The person has decided about an outside call that was begun.
+        let row = ReceiptRow { entered: None, ..row };
+        if let Some(known) = known_by(&row, above) {
+            return Ok(known);
+        }
+        let void = match void_of(&row, above) {
+            Ok(void) => void,
+            Err(why) => return Ok(Finding::Ambiguous(why)),
+        };
+        // Only an owner that is known to write rows cannot have done the work.
+        let suspended = self.control.suspended_by(table).await?.is_some();
+        if !suspended && self.control.may_release(table, unknown.record.opened).await? == Release::Allowed {
+            return Ok(Finding::Voided(void));
+        }
+        let why =
+            "its handler is not known to write receipt rows, so a missing one proves nothing".to_owned();
+        Ok(Finding::Unproven { void, why })
     }
 
     fn warn_once(&self, route: &str, operation: OperationId) {
@@ -248,6 +267,8 @@ impl Route {
         if row.is_some_and(|row| own(&row) && row.reply.is_some()) {
             self.control.saw_row(table, record.opened, *checked_at).await?;
             self.control.completion_has_receipt();
+        } else if self.control.was_resumed_since(table, record.opened).await? {
+            tracing::debug!(%operation, "work that was begun before the voids were resumed has no receipt");
         } else if self.control.suspend(table, *operation, record.opened).await? {
             tracing::error!(
                 route = name,
@@ -333,20 +354,33 @@ impl Reconciler for ReceiptFinder {
     fn completed<'a>(&'a self, completed: &'a CompletedOperation) -> ReconcileFuture<'a, Result<(), String>> {
         Box::pin(async move {
             let name = &completed.record.subject.route;
-            let Some(route) = self.routes.get(name).filter(|route| route.control.picks_completion()) else {
+            let Some(route) = self.routes.get(name).filter(|route| route.control.picks(completed.operation))
+            else {
                 return Ok(());
             };
             route.check(name, completed).await.map_err(|error| error.to_string())
         })
     }
 
-    fn release<'a>(&'a self, unknown: &'a UnknownOperation) -> ReconcileFuture<'a, Result<Finding, String>> {
+    fn before_release<'a>(
+        &'a self,
+        unknown: &'a UnknownOperation,
+    ) -> ReconcileFuture<'a, Result<Finding, String>> {
         Box::pin(async move {
             let Some(route) = self.routes.get(&unknown.record.subject.route) else {
                 return Ok(Finding::Absent);
             };
             let table = route.table.get().await.map_err(|error| error.to_string())?;
-            route.release(table, unknown).await.map_err(|error| error.to_string())
+            route.before_release(table, unknown).await.map_err(|error| error.to_string())
+        })
+    }
+
+    fn released<'a>(&'a self, unknown: &'a UnknownOperation) -> ReconcileFuture<'a, Result<(), String>> {
+        Box::pin(async move {
+            let Some(route) = self.routes.get(&unknown.record.subject.route) else { return Ok(()) };
+            let table = route.table.get().await.map_err(|error| error.to_string())?;
+            let removed = table.release(unknown.operation, unknown.fence.above()).await;
+            removed.map(drop).map_err(|error| error.to_string())
         })
     }
 }

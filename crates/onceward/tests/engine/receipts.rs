@@ -207,9 +207,7 @@ async fn without_a_row_of_any_handler_nothing_is_released_and_a_person_decides()
     let shop = Shop::open().await;
     shop.order("k", Ends::BeforeCommit).await;
     sleep(SECOND).await;
-    assert!(is_unknown(&shop.order("k", Ends::Whole).await, Letter::Live));
-    // Three findings that decide nothing, with pauses of at most four seconds.
-    sleep(SECOND * 15).await;
+    // Its fence was raised, so no later find could tell more.
     assert!(is_unknown(&shop.order("k", Ends::Whole).await, Letter::Dead));
 }
 
@@ -624,7 +622,7 @@ async fn the_first_operation_of_a_route_is_released_by_a_person_after_the_phase_
 }
 
 #[tokio::test(start_paused = true)]
-async fn an_owner_that_proves_itself_while_the_voids_are_suspended_keeps_its_phase() {
+async fn work_whose_phase_proves_nothing_is_released_by_a_person_and_keeps_its_phase() {
     let shop = Shop::open().await;
     shop.first_order().await;
     shop.order("forgotten", Ends::WithoutRow).await;
@@ -633,11 +631,13 @@ async fn an_owner_that_proves_itself_while_the_voids_are_suspended_keeps_its_pha
     let work = async move |operation: Operation| {
         handle(table.handler(), operation.clone(), Ends::AfterPhase).await;
         match operation.find().await.unwrap() {
-            Finding::Unproven { void, .. } => Outcome::Voided { void, why: "429".to_owned() },
+            Finding::Unproven { void, why } if void.point.is_some() => Outcome::lost(why),
             other => panic!("{other:?}"),
         }
     };
-    assert!(matches!(shop.engine.run(Shop::claim("k"), work).await.unwrap(), Ran::Retryable(_)));
+    assert!(matches!(shop.engine.run(Shop::claim("k"), work).await.unwrap(), Ran::Unknown(_)));
+    sleep(SECOND).await;
+    assert!(matches!(resolve_as_retryable(&shop, "k").await, Ok(Operated::Applied(_))));
     assert_eq!(shop.record("k").await.recovery_point.unwrap().name(), "packed");
 }
 
@@ -694,4 +694,86 @@ async fn a_database_that_cannot_be_asked_is_logged_once_until_it_can_be() {
     assert_eq!((&begin["level"], &begin["route"]), (&"ERROR".into(), &ROUTE.into()));
     assert!(begin["cause"].as_str().unwrap().contains("the disk is full"), "{begin}");
     assert_eq!(end["message"], "unknown outcomes of a route can be found out again");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_late_success_after_a_release_is_evidence_where_the_handler_is_not_known_to_write_rows() {
+    for suspended in [false, true] {
+        let shop = Shop::open().await;
+        if suspended {
+            shop.first_order().await;
+            shop.order("forgotten", Ends::WithoutRow).await;
+            sleep(SECOND).await;
+        }
+        let claim = Shop::claim("k").timeout(SECOND).unwrap().resume_after(SECOND * 60).unwrap();
+        let work = async |_| {
+            sleep(SECOND * 6).await;
+            Outcome::completed(Reply::new("it was done").with_status(201))
+        };
+        assert!(matches!(shop.engine.run(claim, work).await.unwrap(), Ran::Unknown(_)));
+        assert!(matches!(resolve_as_retryable(&shop, "k").await, Ok(Operated::Applied(_))));
+        sleep(SECOND * 8).await;
+        let retry = shop.order("k", Ends::Whole).await;
+        assert!(matches!(&retry, Ran::Replayed { reply, .. } if reply.body == "it was done"), "{retry:?}");
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_verdict_that_was_not_stored_leaves_the_outside_call_in_its_row() {
+    let shop = Shop::open().await;
+    shop.first_order().await;
+    shop.order("k", Ends::AfterEntering).await;
+    sleep(SECOND * 3).await;
+    let operation = shop.record("k").await.operation(shop.id("k"));
+    shop.table.lose_answers(1);
+    let refused = resolve_as_retryable(&shop, "k").await;
+    assert!(matches!(&refused, Err(EngineError::NotVoided { .. })), "{refused:?}");
+    assert!(shop.table.committed(operation).unwrap().entered.is_some());
+    assert!(matches!(resolve_as_retryable(&shop, "k").await, Ok(Operated::Applied(_))));
+    assert!(shop.table.committed(operation).unwrap().entered.is_none());
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_owner_that_ends_after_its_timeout_is_voided_although_the_voids_are_suspended() {
+    let shop = Shop::open().await;
+    shop.first_order().await;
+    shop.order("forgotten", Ends::WithoutRow).await;
+    sleep(SECOND).await;
+    let claim = Shop::claim("k").timeout(SECOND).unwrap().resume_after(SECOND * 60).unwrap();
+    let work = async |operation: Operation| {
+        sleep(SECOND * 3).await;
+        assert!(matches!(operation.find().await, Ok(Finding::Unproven { .. })));
+        Outcome::completed(Reply::new("no such item").with_status(404))
+    };
+    assert!(matches!(shop.engine.run(claim, work).await.unwrap(), Ran::Unknown(_)));
+    sleep(SECOND * 5).await;
+    let record = shop.record("k").await;
+    let row = shop.table.committed(record.operation(shop.id("k"))).unwrap();
+    assert_eq!(row.fence, record.fence.above());
+}
+
+#[tokio::test(start_paused = true)]
+async fn completions_of_a_route_whose_voids_are_suspended_are_not_checked() {
+    let shop = Shop::open().await;
+    shop.first_order().await;
+    shop.order("forgotten", Ends::WithoutRow).await;
+    sleep(SECOND).await;
+    shop.table.set_outage(Some("it must not be asked"));
+    let log = Log::listen();
+    for key in ["a", "b", "c"] {
+        let work = async |_| Outcome::completed(Reply::new("forgot").with_status(201));
+        assert!(matches!(shop.engine.run(Shop::claim(key), work).await.unwrap(), Ran::Executed { .. }));
+    }
+    sleep(SECOND * 120).await;
+    assert!(log.lines().is_empty(), "{:?}", log.lines());
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_settlement_from_another_window_suspends_nothing() {
+    let shop = Shop::open().await;
+    shop.first_order().await;
+    let outcome = Outcome::completed(Reply::new("of long ago").with_status(201));
+    shop.engine.settle(shop.id("first"), Fence::from_number(7), outcome).await.unwrap();
+    sleep(SECOND * 3).await;
+    assert!(!shop.finder.statuses()[0].suspended);
 }

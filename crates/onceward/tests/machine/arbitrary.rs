@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
-use onceward::event::{Event, Expiry, FindStart, FindTerms, Finding, Moment, Resolution, Step};
+use onceward::event::{Barrier, Event, Expiry, FindStart, FindTerms, Finding, Moment, Resolution, Step};
 use onceward::{
     Claim, Fence, Fingerprint, Key, OnLapse, Outcome, Record, RecoveryPoint, Reply, Scope, Terms, Timestamp,
     claim::OwnerToken,
@@ -277,7 +277,7 @@ pub fn unowned() -> impl Strategy<Value = Happening> {
             Event::Resolve {
                 fence: None,
                 verdict,
-                void: None,
+                barrier: Barrier::None,
                 by: "ops".to_owned(),
                 reason: "saw it".to_owned(),
             }

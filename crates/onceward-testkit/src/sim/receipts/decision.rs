@@ -39,7 +39,7 @@ pub async fn decided(operation: &Operation, given: Option<Given>) -> Outcome {
             own @ Outcome::Completed(_),
         ) => own,
         (Ok(Finding::Inconclusive(_) | Finding::Absent), own @ Outcome::Retryable(_)) => own,
-        (Ok(Finding::Unproven { void, .. }), Outcome::Retryable(why)) => Outcome::Voided { void, why },
+        (Ok(Finding::Unproven { void, .. }), own @ Outcome::Retryable(_)) if void.point.is_none() => own,
         (Ok(Finding::Voided(void)), _) => {
             Outcome::Voided { void, why: "simulated: nothing was committed".to_owned() }
         }

@@ -69,7 +69,14 @@ impl Reconciler for CheckedFinder {
         self.finder.completed(completed)
     }
 
-    fn release<'a>(&'a self, unknown: &'a UnknownOperation) -> ReconcileFuture<'a, Result<Finding, String>> {
-        self.finder.release(unknown)
+    fn before_release<'a>(
+        &'a self,
+        unknown: &'a UnknownOperation,
+    ) -> ReconcileFuture<'a, Result<Finding, String>> {
+        self.finder.before_release(unknown)
+    }
+
+    fn released<'a>(&'a self, unknown: &'a UnknownOperation) -> ReconcileFuture<'a, Result<(), String>> {
+        self.finder.released(unknown)
     }
 }

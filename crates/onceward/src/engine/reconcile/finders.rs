@@ -10,8 +10,9 @@ use futures_util::FutureExt as _;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
 use super::control::{CONTROLS_MAX, Controls};
-use super::{CompletedOperation, FindTerms, Finding, Plan, Reconciler, Reconciling, UnknownOperation};
-use crate::RecordId;
+use super::{
+    CompletedOperation, Execution, FindTerms, Finding, Plan, Reconciler, Reconciling, UnknownOperation,
+};
 use crate::engine::apply::{Applied, Patience, Start, StoredRecord};
 use crate::engine::attach::{LocalTenure, WakeOnDrop};
 use crate::engine::observe::{FindResult, Observation};
@@ -21,9 +22,10 @@ use crate::outcome::{Outcome, Unsure};
 use crate::record::{Fence, Letter, Naming, Receipts, Record, State};
 use crate::store::{Cursor, Due, Entry, Scan, Which};
 use crate::time::{instant, sleep};
+use crate::{RecordId, Timestamp};
 
 /// Completions whose receipts are checked at once.
-const CHECKS: usize = 4;
+const CHECKS: usize = 2;
 /// Completions whose receipts wait to be checked, or are. One beyond is not checked.
 const CHECKS_WAITING: usize = 256;
 /// How often a receipt is tried to be checked. The pause before the second time is doubled each further time.
@@ -343,7 +345,7 @@ impl Inner {
         record: Arc<Record>,
         terms: &FindTerms,
     ) -> Result<Finding, String> {
-        let found = self.ask_reconciler(reconciler, id, record.clone()).await?;
+        let found = self.ask_reconciler(reconciler, id, record.clone(), Execution::MayGoOn).await?;
         // After a release only a trace would mean anything.
         let is_unknown = matches!(record.state, State::Unknown { .. });
         let counts = |after| {
@@ -354,8 +356,8 @@ impl Inner {
         match (&found, terms.absent_after) {
             (Finding::Absent | Finding::AbsentAndVoided(_), Some(after)) if counts(after) => {
                 let (operation, fence) = (record.operation(id), record.fence);
-                let asked_at = self.store_time().await.map_err(|error| error.to_string())?;
-                let unknown = UnknownOperation { operation, fence, record, asked_at };
+                let (execution, asked_at) = (Execution::MayGoOn, self.asked_at().await?);
+                let unknown = UnknownOperation { operation, fence, record, execution, asked_at };
                 self.sized(self.controlled(reconciler, &unknown).await)
             }
             (
@@ -379,22 +381,29 @@ impl Inner {
         reconciler: &dyn Reconciler,
         id: RecordId,
         record: Arc<Record>,
+        execution: Execution,
     ) -> Result<Finding, String> {
         if record.naming == Naming::Bare {
             return Err(
                 "its id does not name its window, because a record of format 1 was begun with".to_owned()
             );
         }
-        let asked_at =
-            self.store_time().await.map_err(|error| format!("the store's time is not known: {error}"))?;
-        let unknown =
-            UnknownOperation { operation: record.operation(id), fence: record.fence, record, asked_at };
+        let (operation, fence, asked_at) = (record.operation(id), record.fence, self.asked_at().await?);
+        let unknown = UnknownOperation { operation, fence, record, execution, asked_at };
         let found = self.limited(async { reconciler.find(&unknown).await }).await;
         self.finders.log_reach(&unknown.record.subject.route, &found);
         self.sized(found)
     }
 
-    fn sized(&self, found: Result<Finding, String>) -> Result<Finding, String> {
+    /// The store's time, within the time of a find.
+    pub(in crate::engine) async fn asked_at(&self) -> Result<Timestamp, String> {
+        let asked = async {
+            self.store_time().await.map_err(|error| format!("the store's time is not known: {error}"))
+        };
+        self.limited(asked).await
+    }
+
+    pub(in crate::engine) fn sized(&self, found: Result<Finding, String>) -> Result<Finding, String> {
         match found {
             Ok(Finding::Completed(reply)) => Ok(match self.check_size(&reply) {
                 Ok(()) => Finding::Completed(reply),
@@ -424,7 +433,9 @@ impl Inner {
 
     /// Reports work whose owner said that it was done to the reconciler, so that its receipt is checked.
     pub(in crate::engine) fn check_receipt(self: &Arc<Self>, id: RecordId, fence: Fence, record: &Record) {
-        if record.receipts() == Receipts::None || !matches!(self.plan_of(record), Plan::Find(_)) {
+        // A tenure of another window says nothing about this one.
+        let is_own = record.opened <= fence && fence <= record.fence;
+        if !is_own || record.receipts() == Receipts::None || !matches!(self.plan_of(record), Plan::Find(_)) {
             return;
         }
         let Some(reconciler) = self.finders.reconciler.clone() else { return };
@@ -453,7 +464,7 @@ impl Inner {
         let mut pause = CHECK_PAUSE;
         for _ in 0..CHECK_TRIES {
             let checked = async {
-                let checked_at = self.store_time().await.map_err(|error| error.to_string())?;
+                let checked_at = self.asked_at().await?;
                 let completed = CompletedOperation { operation, fence, record: record.clone(), checked_at };
                 let Ok(_place) = self.finders.checks.acquire().await else { return Ok(()) };
                 self.limited(async { reconciler.completed(&completed).await }).await

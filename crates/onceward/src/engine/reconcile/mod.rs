@@ -64,7 +64,8 @@ pub trait Reconciler: Send + Sync + 'static {
     fn control<'a>(&'a self, known: &'a CompletedOperation) -> ReconcileFuture<'a, Result<Finding, String>> {
         Box::pin(async move {
             let CompletedOperation { operation, fence, record, checked_at } = known.clone();
-            let asked = UnknownOperation { operation, fence, record, asked_at: checked_at };
+            let execution = Execution::Ended;
+            let asked = UnknownOperation { operation, fence, record, execution, asked_at: checked_at };
             self.find(&asked).await
         })
     }
@@ -88,12 +89,21 @@ pub trait Reconciler: Send + Sync + 'static {
         Box::pin(async { Ok(()) })
     }
 
-    /// Called before a person's verdict releases work with receipts: no owner may commit after that, and the next one must be able to
-    /// begin. [`Finding::Voided`] says that it is so, and [`Finding::Absent`] that nothing had to be done. Any other finding
-    /// prevents the release, and [`Finding::Completed`] completes the operation.
-    fn release<'a>(&'a self, unknown: &'a UnknownOperation) -> ReconcileFuture<'a, Result<Finding, String>> {
+    /// Called before a person's verdict releases work with receipts: no owner may commit after that. [`Finding::Voided`] says that none
+    /// can, [`Finding::Unproven`] that only those who write receipts cannot, and [`Finding::Absent`] that nothing had to be done. Any
+    /// other finding prevents the release, and [`Finding::Completed`] completes the operation.
+    fn before_release<'a>(
+        &'a self,
+        unknown: &'a UnknownOperation,
+    ) -> ReconcileFuture<'a, Result<Finding, String>> {
         let _ = unknown;
         Box::pin(async { Ok(Finding::Absent) })
+    }
+
+    /// Called after a person's verdict has released work with receipts, so that the next execution can begin.
+    fn released<'a>(&'a self, unknown: &'a UnknownOperation) -> ReconcileFuture<'a, Result<(), String>> {
+        let _ = unknown;
+        Box::pin(async { Ok(()) })
     }
 }
 
@@ -117,10 +127,21 @@ pub struct UnknownOperation {
     pub operation: OperationId,
     /// The tenure that is asked about. A void raises the fence to the one [above](Fence::above) it.
     pub fence: Fence,
-    /// What is remembered of it. It is still in progress where its owner asks, whose execution has ended.
+    /// What is remembered of it.
     pub record: Arc<Record>,
+    /// Whether its execution may still go on.
+    pub execution: Execution,
     /// When this is asked, by the store's clock.
     pub asked_at: Timestamp,
+}
+
+/// What is known of the last execution of an unknown operation.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Execution {
+    /// The engine that executed asks, and has seen it end.
+    Ended,
+    /// It may go on.
+    MayGoOn,
 }
 
 /// An operation whose owner said that the work was done.
