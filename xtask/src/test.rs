@@ -91,7 +91,7 @@ pub fn run() -> Done {
     // One server for all: every test that needs one takes a database of its own on it.
     let server = Postgres::start();
     let address = format!("postgres://postgres@127.0.0.1:{}", server.port());
-    let mut tests = cargo(&["test", "--workspace", "--locked"]);
+    let mut tests = cargo(&["test", "--workspace", "--locked", "--no-fail-fast"]);
     tests.env("ONCEWARD_TEST_POSTGRES", address).env("ONCEWARD_TEST_PEERS", peers);
     tests.env("ONCEWARD_TEST_PROMTOOL", promtool);
     if let Some(former) = former {

@@ -23,7 +23,7 @@ use super::receipts::{CheckedFinder, TableConnection, UserDatabase};
 use super::sometimes::Sometimes;
 use super::store::{Connection, Database, Stalled};
 use super::worker::Worker;
-use super::world::{AskedFor, World, route_of};
+use super::world::{AskedFor, OPERATOR, World, route_of};
 use super::{SharedLock, TrueClock};
 
 /// The namespace of every engine.
@@ -362,7 +362,7 @@ impl Cast {
                             id,
                             Resolve {
                                 verdict,
-                                by: "operator",
+                                by: OPERATOR,
                                 reason: "the ledger says so",
                                 seen: Some(version),
                             },
@@ -377,7 +377,7 @@ impl Cast {
                             id,
                             Resolve {
                                 verdict: Resolution::Retryable,
-                                by: "operator",
+                                by: OPERATOR,
                                 reason: "not in the ledger",
                                 seen: Some(version),
                             },

@@ -20,7 +20,7 @@ use super::sometimes::Sometimes;
 use crate::Random;
 
 use self::receipts::ReceiptBook;
-pub use self::receipts::route_of;
+pub use self::receipts::{OPERATOR, route_of};
 
 /// One real execution, written down by the worker itself.
 #[derive(Debug, Clone, Copy)]

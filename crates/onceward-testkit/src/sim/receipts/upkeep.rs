@@ -13,6 +13,7 @@ use onceward::{Record, RecordId, Reply};
 
 use crate::sim::actors::{Cast, Node};
 use crate::sim::sometimes::Sometimes;
+use crate::sim::world::OPERATOR;
 
 impl Cast {
     /// Whether handlers still have a path without a row.
@@ -82,7 +83,7 @@ impl Cast {
                     None if truth.at_work => return,
                     None => Resolution::Retryable,
                 };
-                let (by, reason, seen) = ("operator", "the ledger says so", Some(version));
+                let (by, reason, seen) = (OPERATOR, "the ledger says so", Some(version));
                 let resolved = node.engine.resolve(id, Resolve { verdict, by, reason, seen }).await;
                 if let Ok(Operated::Applied(_)) = resolved {
                     let mut world = self.world.lock();

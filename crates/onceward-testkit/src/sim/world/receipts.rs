@@ -11,6 +11,9 @@ use super::super::rule::Rule;
 use super::super::sometimes::Sometimes;
 use super::{Execution, Work, World};
 
+/// Who resolves, by the ledger.
+pub const OPERATOR: &str = "operator";
+
 /// What handlers really did with receipt rows, and what stands in the notes.
 #[derive(Default)]
 pub struct ReceiptBook {
@@ -248,7 +251,9 @@ impl World {
                 format!("{name} goes on from {:?} after a void, and begun is {begun}", new.recovery_point);
             self.violate(at, Rule::VoidsHold, what);
         }
-        if self.receipts.open_calls.contains(&name) {
+        if new.verdict.as_ref().is_some_and(|verdict| verdict.by == OPERATOR) {
+            self.receipts.person_decided(name);
+        } else if self.receipts.open_calls.contains(&name) {
             let what = format!("{name} was released by a void while an outside call was open");
             self.violate(at, Rule::OpenCalls, what);
         }
