@@ -121,11 +121,16 @@ impl Shop {
         self.orders().await.get(key).copied().unwrap_or(0)
     }
 
+    /// The gateways' notes that they saw a handler's row.
+    pub async fn first_rows(&self) -> Vec<String> {
+        let sql = "SELECT operation FROM onceward_receipts WHERE operation LIKE 'onceward:first-row:%'";
+        self.texts(sql).await
+    }
+
     /// Returns once the gateway has noted that it saw a handler's row, without which no void releases anything.
     pub async fn until_first_row_is_seen(&self) {
-        let sql = "SELECT operation FROM onceward_receipts WHERE operation LIKE 'onceward:%first-row%'";
         wait::until("the gateway has seen a row", async || {
-            seen(self.texts(sql).await, |notes| !notes.is_empty())
+            seen(self.first_rows().await, |notes| !notes.is_empty())
         })
         .await;
     }

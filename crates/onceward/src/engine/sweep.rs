@@ -140,7 +140,7 @@ impl Inner {
             let step = (self.machine)(Some(&record), moment, &event);
             match step.write {
                 // Past its time and still there: it is looked for once more before it goes.
-                Write::Keep if record.awaits_last_find() => {
+                Write::Keep if record.has_last_find_to_come() => {
                     let stored = StoredRecord { record: Arc::new(record), version: entry.version };
                     ask_once_more(self, entry.id, stored).await;
                 }

@@ -40,7 +40,7 @@ pub(super) fn absent(record: &Record, at: Moment, void: Option<&Void>, terms: &F
 fn not_counted(record: &Record, at: Moment, (count, first_at): (u32, Timestamp), after: Duration) -> Step {
     put(record, Answer::Applied, |next| {
         next.absence = Some(Absence { count, first_at, fence: next.fence });
-        next.find_again(next.absence_counts_from(after).unwrap_or(at.now).max(at.now));
+        next.find_again(next.absence_counts_from(after).map_or(at.now, |from| from.max(at.now)));
         let text = match count {
             0 => "there is no trace of it yet, which counts only some time after it became unknown",
             _ => "there is no trace of it, and it is asked for once more before it is released",
@@ -56,7 +56,7 @@ fn released(record: &Record, at: Moment, void: Option<&Void>, after: Duration, b
             Err(why) => return given_up(record, at, why),
         };
         if let Write::Put(next) = &mut step.write {
-            next.await_last_find(at, after);
+            next.plan_last_find(at, after);
         }
         return step;
     }
@@ -65,7 +65,7 @@ fn released(record: &Record, at: Moment, void: Option<&Void>, after: Duration, b
     }
     put(record, Answer::Applied, |next| {
         next.release(at, WHY);
-        next.await_last_find(at, after);
+        next.plan_last_find(at, after);
         next.note_finding(at, WHY);
         next.judge(at, by, WHY);
     })
@@ -78,7 +78,7 @@ pub(super) fn last_found(
     finding: &Result<Finding, String>,
     terms: &FindTerms,
 ) -> Step {
-    if !record.awaits_last_find() {
+    if !record.has_last_find_to_come() {
         return keep(Answer::Conflict);
     }
     let contradicted = |cause, why: &str| {
@@ -111,7 +111,9 @@ pub(super) fn last_found(
 /// Whether the state of a record is one that a find after a release is about, and it is due.
 pub(super) fn last_find_begun(record: &Record, at: Moment, hold: Duration) -> Step {
     match record.state {
-        State::FailedRetryable { expires_at, .. } if record.awaits_last_find() && expires_at <= at.now => {
+        State::FailedRetryable { expires_at, .. }
+            if record.has_last_find_to_come() && expires_at <= at.now =>
+        {
             put(record, Answer::Applied, |next| next.find_again(at.now.after(hold)))
         }
         State::FailedRetryable { .. }

@@ -2,6 +2,7 @@
 //! operations that were opened after that was known.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::Duration;
 
 use super::finder::Resumed;
 use super::table::{Note, ReceiptTable, TableError};
@@ -21,6 +22,9 @@ const CHECKED_AT_FIRST: u64 = 1000;
 /// Later one of so many is, because each check reads the handler's database.
 const LATER_ONE_OF: u64 = 10;
 
+/// How often completions ask whether suspended voids were resumed.
+const SUSPENSION_ASKED_EVERY: Duration = Duration::from_secs(1);
+
 /// What is known about the handlers of one route. It is kept in notes in the table, for every gateway of the namespace.
 pub(super) struct Control {
     first_row_note: String,
@@ -29,6 +33,8 @@ pub(super) struct Control {
     /// When the first row was seen, as far as this process knows. Zero: never.
     first_row_seen: AtomicU64,
     suspended: AtomicBool,
+    /// When a completion last asked whether they still are.
+    suspension_asked_at: AtomicU64,
     /// Completions that were found to have their receipt.
     checked: AtomicU64,
 }
@@ -52,6 +58,7 @@ impl Control {
             resumed_note: format!("{RESUMED}{namespace}:{route}"),
             first_row_seen: AtomicU64::new(0),
             suspended: AtomicBool::new(false),
+            suspension_asked_at: AtomicU64::new(0),
             checked: AtomicU64::new(0),
         }
     }
@@ -71,11 +78,19 @@ impl Control {
         self.suspended.load(Ordering::Relaxed)
     }
 
-    /// Whether the completion of this operation is to be checked: the same at each try. Where the voids are suspended already, nothing
-    /// more would follow.
-    pub(super) fn picks(&self, operation: OperationId) -> bool {
+    /// Whether the completion of this operation is to be checked: the same at each try. Where the voids are suspended already, little
+    /// would follow: only whether they have been resumed, by another process, is asked now and then.
+    pub(super) fn picks(&self, operation: OperationId, now: Timestamp) -> bool {
+        if self.is_suspended() {
+            let asked = Timestamp::from_micros(self.suspension_asked_at.load(Ordering::Relaxed));
+            let is_due = now.since(asked) >= SUSPENSION_ASKED_EVERY;
+            if is_due {
+                self.suspension_asked_at.store(now.as_micros(), Ordering::Relaxed);
+            }
+            return is_due;
+        }
         let sample = u64::from(operation.record().as_bytes()[0]).is_multiple_of(LATER_ONE_OF);
-        !self.is_suspended() && (sample || self.checked.load(Ordering::Relaxed) < CHECKED_AT_FIRST)
+        sample || self.checked.load(Ordering::Relaxed) < CHECKED_AT_FIRST
     }
 
     /// A completion was found to have its receipt.

@@ -191,7 +191,8 @@ impl Route {
                 "the voids of its route are suspended, because {by} was answered as done without a receipt"
             )
         });
-        let Some(row) = row.filter(|_| voids) else {
+        // Its fence may have been raised at the end of its execution.
+        let Some(row) = row.filter(|row| voids || row.fence == fence.above()) else {
             return Ok(Finding::Inconclusive(suspended.unwrap_or_default()));
         };
         let void = match void_of(&row, fence.above()) {
@@ -261,6 +262,9 @@ impl Route {
     async fn check(&self, name: &str, completed: &CompletedOperation) -> Result<(), BindError> {
         let table = self.table.get().await?;
         let CompletedOperation { operation, fence, record, checked_at } = completed;
+        if self.control.is_suspended() && self.control.suspended_by(table).await?.is_some() {
+            return Ok(());
+        }
         let row = table.read(*operation).await?;
         // A row under another fence was written by another execution. A void may have come after this one's.
         let own = |row: &ReceiptRow| row.fence == *fence || row.fence == fence.above();
@@ -354,7 +358,10 @@ impl Reconciler for ReceiptFinder {
     fn completed<'a>(&'a self, completed: &'a CompletedOperation) -> ReconcileFuture<'a, Result<(), String>> {
         Box::pin(async move {
             let name = &completed.record.subject.route;
-            let Some(route) = self.routes.get(name).filter(|route| route.control.picks(completed.operation))
+            let Some(route) = self
+                .routes
+                .get(name)
+                .filter(|route| route.control.picks(completed.operation, completed.checked_at))
             else {
                 return Ok(());
             };

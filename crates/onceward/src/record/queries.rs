@@ -51,7 +51,7 @@ impl Record {
             State::FailedRetryable { settled_at, expires_at } => {
                 let known = self.evidence.as_ref().map(|evidence| evidence.at);
                 let known = known.or(self.doubt.map(|doubt| doubt.since));
-                let known = known.or(self.awaits_last_find().then_some(*settled_at));
+                let known = known.or(self.has_last_find_to_come().then_some(*settled_at));
                 known
                     .map(|at| at.after(self.terms.retention))
                     .map_or(*expires_at, |until| until.max(*expires_at))
@@ -102,7 +102,7 @@ impl Record {
     }
 
     /// Whether it was released because there was no trace of it, and is to be looked for once more.
-    pub(crate) fn awaits_last_find(&self) -> bool {
+    pub(crate) fn has_last_find_to_come(&self) -> bool {
         let released = |absence: Absence| absence.count >= RELEASING_ABSENCES && absence.fence == self.fence;
         matches!(self.state, State::FailedRetryable { .. }) && self.absence.is_some_and(released)
     }

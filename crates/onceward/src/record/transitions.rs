@@ -169,10 +169,10 @@ impl Record {
 
     /// The next find is due then.
     pub(crate) fn find_again(&mut self, then: Timestamp) {
-        let awaits_last_find = self.awaits_last_find();
+        let has_last_find_to_come = self.has_last_find_to_come();
         match &mut self.state {
             State::Unknown { due_at, .. } => *due_at = then,
-            State::FailedRetryable { expires_at, .. } if awaits_last_find => *expires_at = then,
+            State::FailedRetryable { expires_at, .. } if has_last_find_to_come => *expires_at = then,
             State::FailedRetryable { .. }
             | State::InProgress { .. }
             | State::Completed { .. }
@@ -182,7 +182,7 @@ impl Record {
 
     /// It was released because there was no trace of it, and is looked for once more. Until then stores list it by the time of that
     /// find, and it is kept as long as an answer.
-    pub(crate) fn await_last_find(&mut self, at: Moment, after: Duration) {
+    pub(crate) fn plan_last_find(&mut self, at: Moment, after: Duration) {
         let now = self.time_of_event(at);
         if let State::FailedRetryable { expires_at, .. } = &mut self.state {
             *expires_at = now.after(after);

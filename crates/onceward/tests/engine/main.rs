@@ -10,6 +10,7 @@ mod limits;
 mod log;
 mod logs;
 mod operating;
+mod receipt_proof;
 mod receipts;
 mod regressions;
 mod running;

@@ -398,7 +398,12 @@ proptest! {
         let counts = match finding {
             Finding::Inconclusive(_) | Finding::Unproven { .. } => true,
             Finding::Absent | Finding::AbsentAndVoided(_) => terms.absent_after.is_none(),
-            _ => false,
+            Finding::Completed(_)
+            | Finding::DoneNotKept(_)
+            | Finding::Voided(_)
+            | Finding::StillOpen(_)
+            | Finding::Ambiguous(_)
+            | _ => false,
         };
         prop_assume!(counts && matches!(record.state, State::Unknown { .. }));
         let step = happening.step(Some(&record), at);

@@ -13,7 +13,7 @@ use crate::store::{Filter, Scan, Which};
 use crate::{RecordId, Timestamp};
 
 /// Known operations that are asked for until one is found: each may be too old for the service's list.
-pub(super) const CONTROLS_MAX: usize = 3;
+pub(super) const CONTROLS_MAX: u32 = 3;
 /// Pages of the store that are searched for known operations.
 const PAGES_MAX: usize = 4;
 /// Routes and scopes whose last successful control is remembered. Others are searched for again.
@@ -61,7 +61,7 @@ impl Inner {
                 "no operation of its route was completed before it that could be found in the same way",
             ));
         }
-        for known in known.into_iter().take(CONTROLS_MAX) {
+        for known in known.into_iter().take(CONTROLS_MAX as usize) {
             match self.limited(async { reconciler.control(&known).await }).await? {
                 Finding::Completed(_) => {
                     self.finders.controls.remember(&unknown.record, known);
@@ -126,7 +126,7 @@ impl Inner {
             let records = page.entries.into_iter().filter_map(|entry| Some((entry.id, entry.record.ok()?)));
             known.extend(records.filter_map(|found| self.known(found, unknown, page.now)));
             after = page.next;
-            if after.is_none() || known.len() >= CONTROLS_MAX {
+            if after.is_none() || known.len() >= CONTROLS_MAX as usize {
                 break;
             }
         }

@@ -36,7 +36,7 @@ const CHECK_PAUSE: Duration = Duration::from_secs(1);
 const ROUTES_LOGGED: usize = 1024;
 
 /// An absence needs itself, its controls, and itself once more.
-const FINDS_PER_ABSENCE: u32 = 2 + CONTROLS_MAX as u32;
+const FINDS_PER_ABSENCE: u32 = 2 + CONTROLS_MAX;
 
 /// Who decides in a verdict of this loop.
 pub(super) const BY: &str = "reconciliation";
