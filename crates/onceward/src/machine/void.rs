@@ -57,8 +57,12 @@ pub(super) fn voided(
     Ok(put(record, Answer::Applied, |next| {
         next.void(*fence, point.clone());
         // What went wrong stays on record where a find only adds that nothing was committed.
-        let cause = record.last_error.clone();
-        next.release(at, why.or(cause.as_deref()).unwrap_or(NOT_COMMITTED));
-        next.judge(at, by, why.unwrap_or(NOT_COMMITTED));
+        let (cause, reason) = match (why, &record.last_error) {
+            (Some(why), _) => (why, why),
+            (None, Some(cause)) => (cause.as_str(), NOT_COMMITTED),
+            (None, None) => (NOT_COMMITTED, NOT_COMMITTED),
+        };
+        next.release(at, cause);
+        next.judge(at, by, reason);
     }))
 }
