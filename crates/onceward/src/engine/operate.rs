@@ -1,6 +1,7 @@
 //! What owners in other processes, reconciliation and operators can do to an operation by its id.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use super::apply::{Applied, Patience, Start, StoredRecord};
 use super::claiming::promised;
@@ -16,6 +17,9 @@ use crate::record::{Fence, Receipts, Record, State};
 use crate::store::{Page, Scan, Seen, Stamped, StoreError, Swapped, Version};
 use crate::time::{Instant, instant};
 use crate::{Key, RecordId, Scope, Timestamp, entropy::OwnerToken};
+
+/// How far the bounds of the store's time may be apart where it is only noted.
+const CLOSE_ENOUGH: Duration = Duration::from_secs(1);
 
 /// The state of an operation after an owner settled it.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -309,13 +313,16 @@ impl Inner {
         Ok(Operated::Conflict(applied.stored.map(Stamped::from)))
     }
 
-    /// The time by the store's clock, or a little later.
+    /// The time by the store's clock, or up to a second earlier. Never later, so that every claim from now on has a higher fence.
     pub(super) async fn store_time(&self) -> Result<Timestamp, StoreError> {
-        if let Some(moment) = self.store_clock.estimate() {
-            return Ok(moment.now);
+        let estimate = self.store_clock.estimate();
+        let close = estimate.filter(|at| at.now.since(at.expiry_now) < CLOSE_ENOUGH);
+        if let Some(moment) = close {
+            return Ok(moment.expiry_now);
         }
         let (seen, sent) = self.load(RecordId::IDENTITY).await?;
-        Ok(self.store_clock.saw(seen.now, sent).now)
+        self.store_clock.saw(seen.now, sent);
+        Ok(seen.now)
     }
 
     async fn operate(&self, id: RecordId, event: &Event<'_>) -> Result<Applied, EngineError> {
