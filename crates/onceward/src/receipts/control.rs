@@ -106,8 +106,8 @@ impl Control {
         at: Timestamp,
     ) -> Result<(), TableError> {
         if !self.has_first_row() && !self.was_resumed_since(table, opened).await? {
-            // A clock that was set back must not make it look older than it is.
-            let note = Note { number: at.as_micros().max(opened.as_number()), text: String::new() };
+            // Not the fence of its operation: that is an estimate, and the next claim can get a lower one from a closer estimate.
+            let note = Note { number: at.as_micros(), text: String::new() };
             let stands = table.note(&self.first_row_note, &note).await?;
             self.set_first_row(stands.number);
         }
