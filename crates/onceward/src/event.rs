@@ -84,6 +84,8 @@ pub enum Event<'a> {
         fence: Fence,
         /// What it found out. Without one it could not ask, for this reason.
         finding: Result<Finding, String>,
+        /// Whether an absence was controlled. One that was not is never counted.
+        control: Control,
         /// How often, and how soon again, such an operation is asked about.
         terms: FindTerms,
         /// Who asked.
@@ -153,6 +155,15 @@ pub enum FindStart {
     Now,
 }
 
+/// Whether the same question found an operation that is known to be there, immediately before.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Control {
+    /// It did.
+    Made,
+    /// It was not asked, because an absence would not count yet, or because none was found.
+    None,
+}
+
 /// What a find brought.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
@@ -181,6 +192,12 @@ pub enum Finding {
     StillOpen(String),
     /// What was found contradicts itself, such as two charges for one operation. No further find would help.
     Ambiguous(String),
+}
+
+impl Finding {
+    pub(crate) const fn is_absence(&self) -> bool {
+        matches!(self, Self::Absent | Self::AbsentAndVoided(_))
+    }
 }
 
 /// How often, and how soon again, an unknown operation is asked about.

@@ -11,7 +11,9 @@ use std::collections::BTreeSet;
 use std::time::Duration;
 
 use bytes::Bytes;
-use onceward::event::{Barrier, Event, Expiry, FindStart, FindTerms, Finding, Moment, Resolution, Write};
+use onceward::event::{
+    Barrier, Control, Event, Expiry, FindStart, FindTerms, Finding, Moment, Resolution, Write,
+};
 use onceward::{
     Claim, Fence, Key, OnLapse, Outcome, Record, Scope, Terms, Timestamp,
     claim::OwnerToken,
@@ -103,11 +105,11 @@ fn happenings(claims: &[Claim]) -> Vec<(&'static str, Event<'_>)> {
     let voided = || Outcome::Voided { void: void(), why: "hung up".to_owned() };
     let found = |fence, finding, attempts| {
         let terms = FindTerms::default().attempts(attempts);
-        Event::Found { fence, finding, terms, by: "a finder" }
+        Event::Found { fence, finding, control: Control::None, terms, by: "a finder" }
     };
     let found_absent = |finding| {
         let terms = FindTerms::default().absent_after(Some(Duration::ZERO));
-        Event::Found { fence, finding: Ok(finding), terms, by: "a finder" }
+        Event::Found { fence, finding: Ok(finding), control: Control::Made, terms, by: "a finder" }
     };
     let mut all = vec![
         ("resume", Event::Resume { owner: OwnerToken::named("completer") }),

@@ -56,7 +56,7 @@ async fn a_void_whose_gateway_is_killed_while_it_waits_is_made_again_by_the_next
     }
 }
 
-/// Up to the end of the transaction, which nobody has found out yet.
+/// A handler whose transaction is still open, so that its outcome is unknown.
 async fn killed_in_a_void(mut world: World, end: End) -> (World, String, End) {
     let mut led = world.led("k", Point::Written).await;
     let first = led.answer().await;

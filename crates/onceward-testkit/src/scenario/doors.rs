@@ -262,10 +262,10 @@ impl<'a> Request<'a> {
             },
             Deed::Evidence(answered) => Event::Evidence { fence: None, reply: reply(answered), by },
             Deed::Ask { hold, start } => Event::Find { fence, hold: *hold, start: *start },
-            Deed::Found { finding, terms } => {
+            Deed::Found { finding, control, terms } => {
                 let finding = finding.as_ref().map(|finding| found(fence, finding));
                 let finding = finding.ok_or_else(|| "the service did not answer".to_owned());
-                Event::Found { fence, finding, terms: *terms, by: &self.act.actor }
+                Event::Found { fence, finding, control: *control, terms: *terms, by: &self.act.actor }
             }
             Deed::GiveUp { after } => Event::GiveUp { after: *after },
             Deed::Resolve(ending) => Event::Resolve {

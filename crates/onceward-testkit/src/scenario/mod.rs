@@ -25,7 +25,7 @@
 //!   commits receipt rows.
 //! - A finder `asks` before it `finds` something: `completed 201`, `done`, `absent`, `voided`, `inconclusive`, `ambiguous`
 //!   or `nobody`, where it could not ask. A void names by how much the fence was `raised=` (1) and the row's `point=`; so does an
-//!   absence that comes with a void. `absent_after=` is when an absence counts.
+//!   absence that comes with a void. `absent_after=` is when an absence counts, and `control=none` says that it was not controlled.
 //! - `target=` is where the claim's request goes, whatever its body; `rules=` names the rules of its fingerprint.
 //! - Every answer may assert `state=` (or `state=none`) and `alarm=`. Where no alarm is named, there must be none. It may
 //!   also assert `cause=` and `since=` of an unknown outcome, `doubt=yes` or `no`, `voided=yes` or `no`, and `naming=bare`
@@ -40,7 +40,7 @@ use std::fmt;
 use std::str::FromStr;
 use std::time::Duration;
 
-use onceward::event::{FindStart, FindTerms};
+use onceward::event::{Control, FindStart, FindTerms};
 use onceward::{
     Terms,
     record::{Cause, Receipts, RecordFormat},
@@ -146,6 +146,8 @@ pub enum Deed {
     Found {
         /// What was found out. Without one, the finder could not ask.
         finding: Option<FoundOut>,
+        /// `control=none`: an absence was not controlled.
+        control: Control,
         /// How often, and how soon again, it is asked.
         terms: FindTerms,
     },

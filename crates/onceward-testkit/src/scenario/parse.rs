@@ -3,7 +3,7 @@
 use std::fmt;
 use std::time::Duration;
 
-use onceward::event::{Expiry, FindStart, FindTerms};
+use onceward::event::{Control, Expiry, FindStart, FindTerms};
 use onceward::{
     OnLapse, Terms,
     record::{Cause, Receipts, RecordFormat},
@@ -170,7 +170,9 @@ fn act(words: &mut Words, standing: &mut Standing) -> Parsed<Act> {
             hold: words.value("hold").map_or(Ok(Duration::from_secs(10)), |text| duration(&text))?,
             start: if words.take("now") { FindStart::Now } else { FindStart::WhenDue },
         },
-        "finds" => Deed::Found { finding: found_out(words)?, terms: find_terms(words)? },
+        "finds" => {
+            Deed::Found { finding: found_out(words)?, control: control(words)?, terms: find_terms(words)? }
+        }
         "gives_up" => Deed::GiveUp { after: duration(&words.need("after")?)? },
         "resolves" => match words.one_of(&["completed", "retryable"])? {
             "retryable" => Deed::Resolve(Ending::Retryable),
@@ -241,6 +243,14 @@ fn voiding(words: &mut Words) -> Parsed<Voiding> {
 
 fn raised(words: &mut Words) -> Parsed<Option<u64>> {
     words.value("raised").map(|text| number(&text)).transpose()
+}
+
+fn control(words: &mut Words) -> Parsed<Control> {
+    match words.value("control").as_deref() {
+        None => Ok(Control::Made),
+        Some("none") => Ok(Control::None),
+        Some(other) => Err(format!("control={other} is unknown: expected control=none")),
+    }
 }
 
 fn find_terms(words: &mut Words) -> Parsed<FindTerms> {

@@ -241,13 +241,19 @@ impl Mutant {
                 let unvoided = record.map(|record| Record { voided: None, ..record.clone() });
                 with_void(machine::step(unvoided.as_ref(), at, event), record)
             }
-            (Self::AnotherWindowsFindingBelieved, Event::Found { fence, finding, terms, by }, Some(_))
-                if record.is_some_and(|record| *fence < record.opened) =>
-            {
+            (
+                Self::AnotherWindowsFindingBelieved,
+                Event::Found { fence, finding, control, terms, by },
+                Some(_),
+            ) if record.is_some_and(|record| *fence < record.opened) => {
                 let (finding, terms) = (finding.clone(), *terms);
                 let open = record.map(|record| undecided(record, at));
                 let fence = record.map_or(*fence, |record| record.fence);
-                machine::step(open.as_ref(), at, &Event::Found { fence, finding, terms, by })
+                machine::step(
+                    open.as_ref(),
+                    at,
+                    &Event::Found { fence, finding, control: *control, terms, by },
+                )
             }
             _ => machine::step(record, at, event),
         }

@@ -11,7 +11,9 @@ use super::reconcile::{Execution, Plan, UnknownOperation, claims_receipt};
 use super::{Engine, EngineError, Inner, Ran, SeenOperation, log};
 use crate::claim::Claim;
 use crate::codec::Unreadable;
-use crate::event::{Answer, Barrier, Decision, Event, FindTerms, Finding, Moment, Resolution, Write};
+use crate::event::{
+    Answer, Barrier, Control, Decision, Event, FindTerms, Finding, Moment, Resolution, Write,
+};
 use crate::outcome::{Outcome, RecoveryPoint, Reply};
 use crate::record::{Fence, Receipts, Record, State};
 use crate::store::{Page, Scan, Seen, Stamped, StoreError, Swapped, Version};
@@ -170,7 +172,7 @@ impl Engine {
         why: &str,
     ) -> Result<Operated, EngineError> {
         let finding = Ok(Finding::Inconclusive(why.to_owned()));
-        let event = Event::Found { fence, finding, terms, by: "a find" };
+        let event = Event::Found { fence, finding, control: Control::None, terms, by: "a find" };
         self.inner.operate(id, &event).await.map(Operated::of)
     }
 
@@ -307,7 +309,8 @@ impl Inner {
         done: Finding,
     ) -> Result<Operated, EngineError> {
         let fence = found.record.fence;
-        let event = Event::Found { fence, finding: Ok(done), terms: FindTerms::default(), by: "receipt row" };
+        let (terms, control) = (FindTerms::default(), Control::None);
+        let event = Event::Found { fence, finding: Ok(done), control, terms, by: "receipt row" };
         let applied = self.apply(id, Start::Pinned(found), &event, self.patience()).await;
         let applied = applied.map_err(|failed| failed.error)?;
         Ok(Operated::Conflict(applied.stored.map(Stamped::from)))

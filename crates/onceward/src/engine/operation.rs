@@ -199,7 +199,7 @@ impl Operation {
     }
 }
 
-/// What an owner is told of its checkpoint. Only where the receipt row has the phases is it a conflict.
+/// The answer to an owner's checkpoint. It is a conflict only where the receipt row has the phases.
 pub(super) fn checkpointed(answer: &Answer) -> Result<Tenure, EngineError> {
     match answer {
         Answer::Conflict => Err(EngineError::PhaseInReceipt),

@@ -7,14 +7,21 @@ use super::find::{given_up, undecided};
 use super::verdict::overruled;
 use super::void::{denied, voided};
 use crate::Timestamp;
-use crate::event::{Answer, FindTerms, Finding, Moment, Notice, Step, Write, keep, noticed, put};
+use crate::event::{Answer, Control, FindTerms, Finding, Moment, Notice, Step, Write, keep, noticed, put};
 use crate::outcome::{Evidence, Unsure, Void};
 use crate::record::{Absence, Cause, Letter, RELEASING_ABSENCES, Receipts, Record, State};
 
 const WHY: &str = "it was asked for twice, and there is no trace of it";
 
 /// No trace was found. `void` is there where the fence was raised in the effect's own database as well.
-pub(super) fn absent(record: &Record, at: Moment, void: Option<&Void>, terms: &FindTerms, by: &str) -> Step {
+pub(super) fn absent(
+    record: &Record,
+    at: Moment,
+    void: Option<&Void>,
+    control: Control,
+    terms: &FindTerms,
+    by: &str,
+) -> Step {
     let Some(after) = terms.absent_after else {
         return undecided(record, at, terms, "there is no trace of it, which proves nothing");
     };
@@ -29,18 +36,26 @@ pub(super) fn absent(record: &Record, at: Moment, void: Option<&Void>, terms: &F
         // When it was lost is not on record, so the time begins now.
         None => (0, at.now),
     };
-    match record.absence_counts_from(after).filter(|from| *from <= at.expiry_now) {
-        None => not_counted(record, at, (seen, first_at), after),
-        Some(_) if seen + 1 < RELEASING_ABSENCES => not_counted(record, at, (seen + 1, at.now), after),
-        Some(_) => released(record, at, void, after, by),
+    let is_due = record.absence_counts_from(after).is_some_and(|from| from <= at.expiry_now);
+    match control {
+        Control::Made if is_due && seen + 1 >= RELEASING_ABSENCES => released(record, at, void, after, by),
+        Control::Made if is_due => not_counted(record, at, (seen + 1, at.now), (after, terms.backoff)),
+        Control::Made | Control::None => not_counted(record, at, (seen, first_at), (after, terms.backoff)),
     }
 }
 
 /// An absence that does not release: it came too early, or was the first. It is no attempt.
-fn not_counted(record: &Record, at: Moment, (count, first_at): (u32, Timestamp), after: Duration) -> Step {
+fn not_counted(
+    record: &Record,
+    at: Moment,
+    (count, first_at): (u32, Timestamp),
+    (after, pause): (Duration, Duration),
+) -> Step {
     put(record, Answer::Applied, |next| {
         next.absence = Some(Absence { count, first_at, fence: next.fence });
-        next.find_again(next.absence_counts_from(after).map_or(at.now, |from| from.max(at.now)));
+        // Where expiry is held back, its time can have come by the later bound only.
+        let soonest = at.now.after(next.jittered(pause));
+        next.find_again(next.absence_counts_from(after).map_or(soonest, |from| from.max(soonest)));
         let text = match count {
             0 => "there is no trace of it yet, which counts only some time after it became unknown",
             _ => "there is no trace of it, and it is asked for once more before it is released",
@@ -98,10 +113,9 @@ pub(super) fn last_found(
             | Finding::AbsentAndVoided(_)
             | Finding::Voided(_)
             | Finding::Unproven { .. }
-            | Finding::StillOpen(_)
             | Finding::Inconclusive(_),
         ) => put(record, Answer::Applied, |next| next.end_last_find()),
-        Err(why) => put(record, Answer::Applied, |next| {
+        Ok(Finding::StillOpen(why)) | Err(why) => put(record, Answer::Applied, |next| {
             next.find_again(at.now.after(next.jittered(terms.max_backoff)));
             next.note_finding(at, why);
         }),

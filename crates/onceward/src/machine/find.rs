@@ -6,7 +6,9 @@ use super::absence::{absent, last_find_begun, last_found};
 use super::tenure::fenced;
 use super::verdict::testified;
 use super::void::voided;
-use crate::event::{Answer, FindStart, FindTerms, Finding, Moment, Notice, Step, keep, noticed, put};
+use crate::event::{
+    Answer, Control, FindStart, FindTerms, Finding, Moment, Notice, Step, keep, noticed, put,
+};
 use crate::outcome::{Outcome, Unsure};
 use crate::record::{Cause, Fence, Letter, Record, State};
 
@@ -37,6 +39,7 @@ pub(super) fn found(
     record: &Record,
     at: Moment,
     finding: &Result<Finding, String>,
+    control: Control,
     terms: &FindTerms,
     by: &str,
 ) -> Step {
@@ -58,8 +61,8 @@ pub(super) fn found(
             Ok(step) => step,
             Err(why) => given_up(record, at, why),
         },
-        Ok(Finding::Absent) => absent(record, at, None, terms, by),
-        Ok(Finding::AbsentAndVoided(void)) => absent(record, at, Some(void), terms, by),
+        Ok(Finding::Absent) => absent(record, at, None, control, terms, by),
+        Ok(Finding::AbsentAndVoided(void)) => absent(record, at, Some(void), control, terms, by),
         Ok(Finding::Inconclusive(why)) => undecided(record, at, terms, why),
         Ok(Finding::Ambiguous(why) | Finding::Unproven { why, .. }) => given_up(record, at, why),
         Ok(Finding::StillOpen(why)) | Err(why) => not_asked(record, at, terms, why),

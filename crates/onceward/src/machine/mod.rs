@@ -47,7 +47,9 @@ pub fn step(record: Option<&Record>, at: Moment, event: &Event<'_>) -> Step {
         (Some(record), Event::Found { fence, finding, .. }) if *fence != record.fence => {
             found_late(record, at, *fence, finding)
         }
-        (Some(record), Event::Found { finding, terms, by, .. }) => found(record, at, finding, terms, by),
+        (Some(record), Event::Found { finding, control, terms, by, .. }) => {
+            found(record, at, finding, *control, terms, by)
+        }
         (Some(record), Event::GiveUp { after }) => unfindable(record, at, *after),
         (Some(record), Event::Resolve { verdict, barrier, by, reason, .. }) => {
             resolved(record, at, verdict, barrier, (by, reason))

@@ -315,3 +315,18 @@ async fn retries_are_refused_until_the_absence_is_proven() {
     let ran = api.pay("acme", "k", true).await;
     assert!(matches!(ran, Ran::Refused(Refusal::Unknown { letter: Letter::Live, .. })), "{ran:?}");
 }
+
+#[tokio::test(start_paused = true)]
+async fn a_control_that_the_service_has_forgotten_is_replaced_by_another() {
+    let api = Api::with_a_known_charge().await;
+    api.lose("first", false).await;
+    sleep(ABSENT_AFTER * 2).await;
+    assert!(api.is_released("first").await);
+    assert!(matches!(api.pay("acme", "newer", true).await, Ran::Executed { .. }));
+    let known = api.engine.id_of(&Scope::new("acme").unwrap(), &Key::new("known").unwrap());
+    api.provider.0.lock().unwrap().charges.retain(|charged, _| charged.record() != known);
+    sleep(SECOND).await;
+    api.lose("second", false).await;
+    sleep(ABSENT_AFTER * 3).await;
+    assert!(api.is_released("second").await);
+}

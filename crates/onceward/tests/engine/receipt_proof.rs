@@ -1,4 +1,4 @@
-//! What a receipt row proves, and what it does not: handlers that leave rows out, persons who decide, and what is told of it.
+//! Limits of receipt rows: handlers that leave rows out, verdicts of operators, and the log lines about both.
 
 use std::sync::Arc;
 

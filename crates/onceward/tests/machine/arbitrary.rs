@@ -4,7 +4,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
-use onceward::event::{Barrier, Event, Expiry, FindStart, FindTerms, Finding, Moment, Resolution, Step};
+use onceward::event::{
+    Barrier, Control, Event, Expiry, FindStart, FindTerms, Finding, Moment, Resolution, Step,
+};
 use onceward::{
     Claim, Fence, Fingerprint, Key, OnLapse, Outcome, Record, RecoveryPoint, Reply, Scope, Terms, Timestamp,
     claim::OwnerToken,
@@ -248,10 +250,11 @@ pub fn owned() -> impl Strategy<Value = Happening> {
 
 fn found() -> impl Strategy<Value = Event<'static>> {
     let absent_after = prop::option::of((0_u32..4).prop_map(|ticks| TICK * ticks));
-    (fence(), finding(), 0_u32..3, 0_u32..4, absent_after).prop_map(
-        |(fence, finding, ticks, attempts, after)| {
+    let control = prop_oneof![3 => Just(Control::Made), 1 => Just(Control::None)];
+    (fence(), finding(), control, 0_u32..3, 0_u32..4, absent_after).prop_map(
+        |(fence, finding, control, ticks, attempts, after)| {
             let terms = FindTerms::default().attempts(attempts).backoff(TICK * ticks).absent_after(after);
-            Event::Found { fence, finding, terms, by: "a finder" }
+            Event::Found { fence, finding, control, terms, by: "a finder" }
         },
     )
 }

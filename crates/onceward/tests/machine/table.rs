@@ -262,16 +262,17 @@ const ROWS: &[(&str, &str)] = &[
         "unknown; absent and controlled: counts after its time, releases at the second time, Applied",
         "0s A claims k body=x -> execute
          0s A settles fence=1 unknown -> applied
-         899s F finds absent absent_after=15m attempts=1 -> applied state=unknown
+         890s F finds absent absent_after=15m attempts=1 -> applied state=unknown
          899s G asks -> conflict
          900s G asks -> applied
          900s F finds absent absent_after=15m attempts=1 -> applied state=unknown
          1349s F finds absent absent_after=15m attempts=1 -> applied state=unknown
          1350s F finds inconclusive attempts=9 -> applied state=unknown
-         1351s F finds absent absent_after=15m attempts=1 -> applied state=failed_retryable
-         1352s B claims k body=x -> execute fence=2
-         1352s B settles fence=2 unknown -> applied
-         1353s F finds absent absent_after=15m -> applied state=unknown",
+         1h F finds absent absent_after=15m control=none -> applied state=unknown
+         2h F finds absent absent_after=15m attempts=1 -> applied state=failed_retryable
+         2h B claims k body=x -> execute fence=2
+         2h B settles fence=2 unknown -> applied
+         2h F finds absent absent_after=15m -> applied state=unknown",
     ),
     (
         "unknown, work with receipts; absent: only together with a void, Applied",

@@ -1,6 +1,8 @@
 //! Properties of a single step, whatever the record, the event and the time.
 
-use onceward::event::{Answer, Decision, Event, Expiry, Finding, Moment, Notice, Refusal, Step, Write};
+use onceward::event::{
+    Answer, Control, Decision, Event, Expiry, Finding, Moment, Notice, Refusal, Step, Write,
+};
 use onceward::fingerprint::Comparison;
 use onceward::{
     OnLapse, Record, Timestamp,
@@ -418,7 +420,7 @@ proptest! {
     fn an_absence_releases_at_the_second_time_and_leaves_one_more_find(
         record in record(), at in moment(), happening in unowned()
     ) {
-        let Event::Found { finding: Ok(Finding::Absent | Finding::AbsentAndVoided(_)), terms, .. } = happening.event()
+        let Event::Found { finding: Ok(Finding::Absent | Finding::AbsentAndVoided(_)), control, terms, .. } = happening.event()
         else { return Ok(()) };
         prop_assume!(matches!(record.state, State::Unknown { .. }));
         let step = happening.step(Some(&record), at);
@@ -426,6 +428,7 @@ proptest! {
         if !matches!(next.state, State::FailedRetryable { .. }) {
             return Ok(());
         }
+        prop_assert_eq!(control, Control::Made);
         let after = terms.absent_after.expect("an absence that does not count releases nothing");
         let seen = record.absence.expect("one absence was seen before");
         prop_assert!(seen.count >= 1 && seen.fence == record.fence);

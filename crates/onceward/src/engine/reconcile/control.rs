@@ -30,12 +30,20 @@ impl Controls {
         (known.record.opened < unknown.opened).then_some(known)
     }
 
+    /// Only one of the same scope, so that one of another does not stand before it later.
     fn remember(&self, unknown: &Record, known: CompletedOperation) {
+        if known.record.subject.scope != unknown.subject.scope {
+            return;
+        }
         let mut controls = self.lock();
         if controls.len() >= REMEMBERED_MAX {
             controls.clear();
         }
         controls.insert((unknown.subject.route.clone(), unknown.subject.scope.clone()), known);
+    }
+
+    fn forget(&self, unknown: &Record) {
+        self.lock().remove(&(unknown.subject.route.clone(), unknown.subject.scope.clone()));
     }
 
     // A panic while the lock is held cannot leave half an entry.
@@ -62,23 +70,14 @@ impl Inner {
             ));
         }
         for known in known.into_iter().take(CONTROLS_MAX as usize) {
-            match self.limited(async { reconciler.control(&known).await }).await? {
-                Finding::Completed(_) => {
-                    self.finders.controls.remember(&unknown.record, known);
-                    return self.limited(async { reconciler.find(unknown).await }).await;
-                }
-                Finding::DoneNotKept(_)
-                | Finding::Absent
-                | Finding::AbsentAndVoided(_)
-                | Finding::Voided(_)
-                | Finding::Unproven { .. }
-                | Finding::StillOpen(_)
-                | Finding::Inconclusive(_)
-                | Finding::Ambiguous(_) => {
-                    tracing::debug!(route, operation = %known.operation, "a completed operation was not found for comparison");
-                }
+            if let Finding::Completed(_) = self.limited(async { reconciler.control(&known).await }).await? {
+                self.finders.controls.remember(&unknown.record, known);
+                return self.limited(async { reconciler.find(unknown).await }).await;
             }
+            tracing::debug!(route, operation = %known.operation, "a completed operation was not found for comparison");
         }
+        // The one that was found before may be too old by now: others are searched for the next time.
+        self.finders.controls.forget(&unknown.record);
         let why = "operations that were completed before it are not found in the same way either";
         Ok(self.uncontrolled(unknown, why))
     }

@@ -17,7 +17,7 @@ use crate::engine::apply::{Applied, Patience, Start, StoredRecord};
 use crate::engine::attach::{LocalTenure, WakeOnDrop};
 use crate::engine::observe::{FindResult, Observation};
 use crate::engine::{Engine, EngineError, Inner, Operation, Stage, log};
-use crate::event::{Answer, Event, FindStart};
+use crate::event::{Answer, Control, Event, FindStart};
 use crate::outcome::{Outcome, Unsure};
 use crate::record::{Fence, Letter, Naming, Receipts, Record, State};
 use crate::store::{Cursor, Due, Entry, Scan, Which};
@@ -233,7 +233,7 @@ async fn find(
     (id, held): (RecordId, StoredRecord),
 ) {
     let (fence, route) = (held.record.fence, held.record.subject.route.clone());
-    let found = tokio::select! {
+    let (found, control) = tokio::select! {
         biased;
         found = inner.find_out(&*reconciler, id, held.record.clone(), &terms) => found,
         // The hold ends by itself, and another engine asks then.
@@ -245,7 +245,7 @@ async fn find(
         Ok(Finding::Completed(_)) => Start::LastWritten(held),
         Ok(_) | Err(_) => Start::Pinned(held),
     };
-    let event = Event::Found { fence, finding: found, terms, by: BY };
+    let event = Event::Found { fence, finding: found, control, terms, by: BY };
     let now = inner.store_clock.read();
     let patience = Patience::until(now, now.at + inner.limits.settle_patience);
     if let Err(failed) = inner.apply(id, start, &event, patience).await {
@@ -337,42 +337,34 @@ impl Inner {
         ask(self, place, (id, stored), FindStart::Now, terms).await;
     }
 
-    /// The reconciler's finding, where an absence that would count was controlled.
+    /// The reconciler's finding, and whether it was controlled: an absence is, where it would count.
     async fn find_out(
         &self,
         reconciler: &dyn Reconciler,
         id: RecordId,
         record: Arc<Record>,
         terms: &FindTerms,
-    ) -> Result<Finding, String> {
-        let found = self.ask_reconciler(reconciler, id, record.clone(), Execution::MayGoOn).await?;
-        // After a release only a trace would mean anything.
-        let is_unknown = matches!(record.state, State::Unknown { .. });
-        let counts = |after| {
-            let now = self.store_clock.estimate().map(|at| at.expiry_now);
-            is_unknown
-                && now.is_some_and(|now| record.absence_counts_from(after).is_some_and(|from| from <= now))
-        };
-        match (&found, terms.absent_after) {
-            (Finding::Absent | Finding::AbsentAndVoided(_), Some(after)) if counts(after) => {
-                let (operation, fence) = (record.operation(id), record.fence);
-                let (execution, asked_at) = (Execution::MayGoOn, self.asked_at().await?);
-                let unknown = UnknownOperation { operation, fence, record, execution, asked_at };
-                self.sized(self.controlled(reconciler, &unknown).await)
-            }
-            (
-                Finding::Completed(_)
-                | Finding::DoneNotKept(_)
-                | Finding::Absent
-                | Finding::AbsentAndVoided(_)
-                | Finding::Voided(_)
-                | Finding::Unproven { .. }
-                | Finding::StillOpen(_)
-                | Finding::Inconclusive(_)
-                | Finding::Ambiguous(_),
-                _,
-            ) => Ok(found),
+    ) -> (Result<Finding, String>, Control) {
+        let found = self.ask_reconciler(reconciler, id, record.clone(), Execution::MayGoOn).await;
+        let is_absence = found.as_ref().is_ok_and(Finding::is_absence);
+        if !is_absence || !self.absence_would_count(&record, terms) {
+            return (found, Control::None);
         }
+        let asked_at = match self.asked_at().await {
+            Ok(asked_at) => asked_at,
+            Err(why) => return (Err(why), Control::None),
+        };
+        let (operation, fence) = (record.operation(id), record.fence);
+        let unknown = UnknownOperation { operation, fence, record, execution: Execution::MayGoOn, asked_at };
+        // Without a control this is no absence any more.
+        (self.sized(self.controlled(reconciler, &unknown).await), Control::Made)
+    }
+
+    /// After a release only a trace would mean anything.
+    fn absence_would_count(&self, record: &Record, terms: &FindTerms) -> bool {
+        let from = terms.absent_after.and_then(|after| record.absence_counts_from(after));
+        let now = self.store_clock.estimate().map(|at| at.expiry_now);
+        matches!(record.state, State::Unknown { .. }) && from.zip(now).is_some_and(|(from, now)| from <= now)
     }
 
     /// The reconciler's finding, within the limits of time and size.
